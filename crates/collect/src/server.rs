@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use howdah_connect::{Client, ConnectTarget, QueryError};
+use howdah_settings::parse_size;
 
 use crate::{
     Activity, CollectError, Overview, Privileges, ServerVersion, StatsView, ViewSample, WaitCounts,
@@ -79,7 +80,7 @@ impl MonitorConnection {
         let identity = ServerInfo::read(&mut client, version, target)?;
         let privileges = Privileges::read(&mut client, version)?;
         let query_bytes_max = setting(&mut client, "track_activity_query_size")?
-            .and_then(|value| parse_bytes(&value));
+            .and_then(|value| parse_size(&value)?.try_into().ok());
         let activity = activity::ActivityReader::new(version, query_bytes_max);
         let overview = PreparedQuery::new("overview", crate::overview::sql(version));
         let waits = PreparedQuery::new("waits", crate::waits::sql(version));
@@ -248,26 +249,4 @@ fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectErr
         Err(QueryError::Sql(_)) => Ok(None),
         Err(error) => Err(CollectError::query("a setting")(error)),
     }
-}
-
-/// Parses a size setting such as `1kB`; the unit is B, kB, MB, GB or missing.
-fn parse_bytes(text: &str) -> Option<usize> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: usize = text[..digits].parse().ok()?;
-    let factor = match &text[digits..] {
-        "" | "B" => 1,
-        "kB" => 1 << 10,
-        "MB" => 1 << 20,
-        "GB" => 1 << 30,
-        _ => return None,
-    };
-    number.checked_mul(factor)
-}
-
-#[test]
-fn setting_sizes_are_parsed() {
-    assert_eq!(parse_bytes("1kB"), Some(1024));
-    assert_eq!(parse_bytes("1500B"), Some(1500));
-    assert_eq!(parse_bytes("1024"), Some(1024));
-    assert_eq!(parse_bytes("many"), None);
 }

@@ -121,14 +121,14 @@ fn configured(args: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)>
     let is_named = file.source() == ConfigSource::Named;
     if is_named && is_top(args) && config::pgtop::is_pgtop_file(&file) {
         let applied = config::pgtop::apply(&file, command());
-        let (command, remarks) = applied.map_err(config::ConfigProblems::into_error)?;
+        let (command, remarks) = applied.map_err(config::into_error)?;
         notices.extend(remarks);
         return Ok((command, notices));
     }
     if !is_named && file.sets_options() {
         notices.push(format!("using {}", file.path().display()));
     }
-    let command = file.apply(command()).map_err(config::ConfigProblems::into_error)?;
+    let command = file.apply(command()).map_err(config::into_error)?;
     Ok((command, notices))
 }
 
@@ -168,14 +168,10 @@ fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String
     let is_of_command = |name: &String| commands.iter().any(|prefix| name.starts_with(prefix));
     let unknown = names.filter(|name| is_of_command(name) && !known().any(|it| it == name));
     unknown
-        .map(|name| {
-            let nearest = known().min_by_key(|known| strsim::damerau_levenshtein(&name, known));
-            let is_near = |known: &&str| strsim::damerau_levenshtein(&name, known) <= 3;
-            match nearest.filter(is_near) {
-                Some(known) => format!("{name}: unknown variable: did you mean {known}?"),
-                None => {
-                    format!("{name}: unknown variable: see the options in the command's --help")
-                }
+        .map(|name| match howdah_settings::nearest(&name, known()) {
+            Some(known) => format!("{name}: unknown variable: did you mean {known}?"),
+            None => {
+                format!("{name}: unknown variable: see the options in the command's --help")
             }
         })
         .collect()

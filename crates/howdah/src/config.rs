@@ -33,20 +33,22 @@ mod tests;
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, Command, Id};
+use howdah_settings::{SettingsErrors, SettingsText};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
+use self::problem::ProblemList;
 pub(crate) use self::{
     discovery::{ConfigSource, Discovery, SkippedFile},
-    problem::{ConfigProblem, ConfigProblems},
+    problem::into_error,
 };
 use crate::errors::WithHint as _;
 
@@ -110,7 +112,7 @@ impl ConfigFile {
     /// Whether the file has a section of this name. `false` for a file that is not valid TOML;
     /// parsing the whole file reports that.
     pub(crate) fn has_section(&self, name: &str) -> bool {
-        DeTable::parse(&self.text).is_ok_and(|document| document.get_ref().contains_key(name))
+        self.settings_text().parse().is_ok_and(|document| document.contains_key(name))
     }
 
     /// Makes the file's values the defaults of the options they name.
@@ -118,29 +120,26 @@ impl ConfigFile {
     /// # Errors
     ///
     /// The file is invalid; the error lists every problem.
-    pub(crate) fn apply(&self, command: Command) -> Result<Command, ConfigProblems> {
-        let document = DeTable::parse(&self.text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            self.problems(vec![ConfigProblem::new(at, "", error.message())])
-        })?;
-        let mut found = match self.source {
-            ConfigSource::WorkingFolder => privileged::problems(document.get_ref()),
-            ConfigSource::Named | ConfigSource::WellKnown => Vec::new(),
-        };
-        let command = apply_table(command, document.get_ref(), "", &mut found);
-        if found.is_empty() { Ok(command) } else { Err(self.problems(found)) }
+    pub(crate) fn apply(&self, command: Command) -> Result<Command, SettingsErrors> {
+        let mut problems = ProblemList::new(self.settings_text());
+        let document = problems.text.parse()?;
+        match self.source {
+            ConfigSource::WorkingFolder => privileged::check(&document, "", &mut problems),
+            ConfigSource::Named | ConfigSource::WellKnown => {}
+        }
+        let command = apply_table(command, &document, "", &mut problems);
+        problems.into_errors().map_or(Ok(command), Err)
     }
 
     /// Returns the number of values that the file sets; 0 if it is not valid TOML.
     pub(crate) fn len(&self) -> usize {
-        DeTable::parse(&self.text).map_or(0, |document| count_values(document.get_ref()))
+        self.settings_text().parse().map_or(0, |document| count_values(&document))
     }
 
     /// Whether the file sets any option outside the sections that servers read themselves.
     pub(crate) fn sets_options(&self) -> bool {
-        DeTable::parse(&self.text).is_ok_and(|document| {
-            let mut sections = document.get_ref().iter();
-            sections.any(|(key, value)| {
+        self.settings_text().parse().is_ok_and(|document| {
+            document.iter().any(|(key, value)| {
                 !SERVER_SECTIONS.contains(&key.get_ref().as_ref())
                     && value.get_ref().as_table().is_none_or(|table| count_values(table) > 0)
             })
@@ -148,22 +147,12 @@ impl ConfigFile {
     }
 
     fn read(file: File, path: &Path, source: ConfigSource) -> io::Result<Self> {
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other("the file is longer than 1 MiB"));
-        }
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-            io::Error::other(format!("line {line} is not UTF-8"))
-        })?;
+        let text = howdah_settings::read_text(file, FILE_BYTES_MAX)?;
         Ok(Self { path: path.to_owned(), text, source })
     }
 
-    fn problems(&self, mut found: Vec<ConfigProblem>) -> ConfigProblems {
-        found.sort_by_key(|problem| problem.offset);
-        ConfigProblems::new(&self.path, &self.text, found)
+    fn settings_text(&self) -> SettingsText<'_> {
+        SettingsText::new(&self.text, &self.path)
     }
 }
 
@@ -193,7 +182,7 @@ fn apply_table(
     mut command: Command,
     table: &DeTable<'_>,
     path: &str,
-    found: &mut Vec<ConfigProblem>,
+    problems: &mut ProblemList<'_>,
 ) -> Command {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
@@ -203,7 +192,7 @@ fn apply_table(
             continue;
         }
         if path.is_empty() && name == metrics::SECTION {
-            command = metrics::apply(command, value, found);
+            command = metrics::apply(command, value, problems);
             continue;
         }
         match value.get_ref().as_table() {
@@ -212,16 +201,16 @@ fn apply_table(
                 // one.
                 let sub = command.find_subcommand(name).map(|sub| sub.get_name().to_owned());
                 let sub = sub.unwrap_or_default();
-                command =
-                    command.mut_subcommand(sub, |sub| apply_table(sub, section, &key_path, found));
+                command = command
+                    .mut_subcommand(sub, |sub| apply_table(sub, section, &key_path, problems));
             }
-            Some(_) => found.push(unknown_section(&command, at, &key_path, name)),
+            Some(_) => unknown_section(&command, at, &key_path, name, problems),
             None => match setting(&command, name) {
                 Some(arg) => {
                     let id = arg.get_id().clone();
-                    command = apply_value(command, &id, value, &key_path, found);
+                    command = apply_value(command, &id, value, &key_path, problems);
                 }
-                None => found.push(unknown_key(&command, at, &key_path, name)),
+                None => unknown_key(&command, at, &key_path, name, problems),
             },
         }
     }
@@ -234,13 +223,13 @@ fn apply_value(
     id: &Id,
     value: &Spanned<DeValue<'_>>,
     path: &str,
-    found: &mut Vec<ConfigProblem>,
+    problems: &mut ProblemList<'_>,
 ) -> Command {
     let arg = command.get_arguments().find(|arg| arg.get_id() == id);
     match arg.map(|arg| checked_values(arg, value)) {
         Some(Ok(values)) => command.mut_arg(id, |arg| arg.default_values(values).required(false)),
         Some(Err(why)) => {
-            found.push(ConfigProblem::new(value.span().start, path, why));
+            problems.add(value.span().start, path, why);
             command
         }
         None => command,
@@ -307,19 +296,30 @@ fn validate(arg: &Arg, texts: &[String]) -> Result<(), String> {
     command.try_get_matches_from(words).map(drop).map_err(|error| problem::reason(&error))
 }
 
-fn unknown_key(command: &Command, at: usize, path: &str, name: &str) -> ConfigProblem {
-    let keys = settings(command).filter_map(Arg::get_long);
+fn unknown_key(
+    command: &Command,
+    at: usize,
+    path: &str,
+    name: &str,
+    problems: &mut ProblemList<'_>,
+) {
     if command.find_subcommand(name).is_some() {
         let why = format!("is a section: write [{path}] with its options below");
-        return ConfigProblem::new(at, path, why);
+        return problems.add(at, path, why);
     }
-    ConfigProblem::new(at, path, "unknown key").or_nearest(name, keys)
+    problems.add_unknown(at, path, "unknown key", settings(command).filter_map(Arg::get_long));
 }
 
-fn unknown_section(command: &Command, at: usize, path: &str, name: &str) -> ConfigProblem {
+fn unknown_section(
+    command: &Command,
+    at: usize,
+    path: &str,
+    name: &str,
+    problems: &mut ProblemList<'_>,
+) {
     if setting(command, name).is_some() {
-        return ConfigProblem::new(at, path, "takes a value, not a section");
+        return problems.add(at, path, "takes a value, not a section");
     }
     let sections = command.get_subcommands().map(Command::get_name);
-    ConfigProblem::new(at, path, "unknown section").or_nearest(name, sections)
+    problems.add_unknown(at, path, "unknown section", sections);
 }

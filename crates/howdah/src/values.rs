@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
-use howdah_top::units::{parse_duration, parse_size};
+use howdah_settings::{parse_duration, parse_size};
 
 /// Parses a duration above zero: `500ms`, `90s`, `5m`, `2h`, `1d`, or a bare number of seconds.
 ///
@@ -20,9 +20,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 ///
 /// See [`time`].
 pub(crate) fn time_or_zero(text: &str) -> Result<Duration, String> {
-    parse_duration(text)
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(notation)
+    parse_duration(text).map_err(|_| notation())
 }
 
 fn notation() -> String {

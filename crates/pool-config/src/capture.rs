@@ -4,8 +4,6 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::durations;
-
 /// Settings for capturing clients' traffic: `[pool.capture]`. Changes do not affect a running
 /// capture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -33,7 +31,7 @@ pub struct CaptureConfig {
     pub file_bytes: u32,
     /// Maximum age of a file before it is finished, counted from its first event; at least a
     /// second. A crash loses the events that are not in a finished file.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub file_time: Duration,
 }
 

@@ -9,7 +9,7 @@ use howdah_connect::Endpoint;
 use howdah_route::RolePreference;
 use serde::{Deserialize, Serialize};
 
-use super::{DatabaseConfig, database::endpoint, durations, toml};
+use super::{DatabaseConfig, database::endpoint};
 
 /// Maximum number of servers of a database or shard: workers keep one bit per server in a `u64`.
 pub const SERVERS_MAX: usize = 64;
@@ -108,43 +108,43 @@ pub struct ClusterConfig {
     /// The method of selecting the server for a transaction from the eligible ones.
     pub strategy: Strategy,
     /// The role preference of clients that do not state one.
-    #[serde(with = "toml::role_preference")]
+    #[serde(with = "role_preference")]
     pub role: RolePreference,
     /// Time for which a failed replica is banned.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub ban: Duration,
     /// Time for which a recovered server gets a reduced, growing share of the load.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub slow_start: Duration,
     /// Time for which health checks may fail before requests running on the server are aborted;
     /// `None`, written 0, means no limit.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub check_failure_timeout: Option<Duration>,
     /// Interval between two health checks of a server, unless one is needed sooner.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub check_interval: Duration,
     /// Timeout of one health check, including the login.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub check_timeout: Duration,
     /// The role that health checks log in as. If `None`, the database's forced user, or else users
     /// that clients have logged in as, in turn.
     pub check_user: Option<String>,
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub max_lag: Option<Duration>,
     /// Maximum replication lag in bytes of WAL; `None`, written 0, means no limit.
-    #[serde(with = "toml::limit_bytes")]
+    #[serde(with = "howdah_settings::limit")]
     pub max_lag_bytes: Option<NonZeroU64>,
     /// Whether a server whose system identifier differs from the primary's is excluded: it belongs
     /// to another database cluster.
     pub require_same_system_identifier: bool,
     /// Time for which a primary that was unreachable gets no writes, unless a standby streams from
     /// it.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub primary_rejoin_delay: Duration,
     /// Maximum time that a client waits while no server is eligible; with `None`, written 0, only
     /// `timeouts.query-wait` applies.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub failover_timeout: Option<Duration>,
 }
 
@@ -165,6 +165,25 @@ impl Default for ClusterConfig {
             primary_rejoin_delay: Duration::from_secs(10),
             failover_timeout: Some(Duration::from_secs(30)),
         }
+    }
+}
+
+/// Serde module for a role preference, written as its keyword.
+mod role_preference {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error};
+
+    use super::RolePreference;
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<RolePreference, D::Error> {
+        let keyword = String::deserialize(from)?;
+        let valid = "any, primary, replica, prefer-replica or auto";
+        RolePreference::parse(&keyword).ok_or_else(|| D::Error::custom(format!("must be {valid}")))
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &RolePreference, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(it.as_str())
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ClusterConfig, Config, MirrorEntry, PoolMode, RoutingConfig, ServerEntry, ShardEntry,
-    ShardingConfig, StoredSecret, secret, toml,
+    ShardingConfig, StoredSecret, secret,
 };
 
 /// PostgreSQL's default port.
@@ -52,10 +52,10 @@ pub struct DatabaseConfig {
     /// connections under a shared limit; 1 if `None`.
     pub weight: Option<NonZeroU32>,
     /// Age at which an idle server connection is closed.
-    #[serde(with = "toml::optional_duration")]
+    #[serde(with = "howdah_settings::optional_duration")]
     pub server_lifetime: Option<Duration>,
     /// Maximum time that a client waits for a server connection.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// The order in which `hosts` are used.
     pub load_balance_hosts: LoadBalanceHosts,

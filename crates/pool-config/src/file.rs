@@ -1,16 +1,18 @@
 //! Reads a `howdah.toml` or `pgbouncer.ini` into [`Config`], and reports its errors.
 
 use std::{
-    fmt, fs,
-    io::{self, Read as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use howdah_connect::SslMode;
+use howdah_settings::{
+    Diagnostic, KeyLocations, SettingsErrors, SettingsSection, SettingsText, is_same_or_child,
+};
 
 use super::{
     AuthMethod, CONSOLE_DATABASES, Config, exposed_files::exposed_files,
-    ignored_settings::ignored_settings, pgbouncer, toml::PoolDocument, userlist,
+    ignored_settings::ignored_settings, keys::KEYS, pgbouncer, userlist,
 };
 
 /// Maximum size of a configuration file, user list or HBA file, in bytes: enough for a million
@@ -33,41 +35,8 @@ impl ParsedConfig {
     /// Creates a diagnostic for a key, with the file and line of the key or of its nearest parent
     /// that is set.
     pub fn diagnostic(&self, key: &str, text: impl Into<String>) -> Diagnostic {
-        self.locations.diagnostic(key, text.into())
+        self.locations.diagnostic(key, text)
     }
-}
-
-/// The file and line of each key that the configuration sets.
-#[derive(Clone, Debug)]
-pub(super) struct KeyLocations {
-    /// The configuration file itself, without included files.
-    file: PathBuf,
-    /// Key paths below `[pool]`, with file and line.
-    keys: Vec<(String, PathBuf, usize)>,
-}
-
-impl KeyLocations {
-    pub(super) fn new(file: &Path, keys: Vec<(String, PathBuf, usize)>) -> Self {
-        Self { file: file.to_owned(), keys }
-    }
-
-    /// Creates a diagnostic for a key, with the file and line of the key or, if it is not set, of
-    /// its nearest parent that is. If there is none, the diagnostic has the configuration file and
-    /// no line.
-    fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
-        let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
-        let nearest = parents.max_by_key(|(path, ..)| path.len());
-        let (file, line) = match nearest {
-            Some((_, file, line)) => (file, *line),
-            None => (&self.file, 0),
-        };
-        Diagnostic::new(file, line, key, text)
-    }
-}
-
-/// Whether `key` is `other` or below it.
-fn is_same_or_child(key: &str, other: &str) -> bool {
-    key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 /// Whether a violated rule about `key` may merely follow from the invalid key `invalid`: `key` is
@@ -110,52 +79,6 @@ impl FileFormat {
     }
 }
 
-/// An error or warning about a position in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diagnostic {
-    /// The file that the diagnostic is about.
-    pub file: PathBuf,
-    /// The line, from 1; 0 if the diagnostic is not about a line.
-    pub line: usize,
-    /// The key, as a path below `[pool]` or by its name in the file; empty if the diagnostic is not
-    /// about a key.
-    pub key: String,
-    /// The message, without file and line.
-    pub text: String,
-}
-
-impl Diagnostic {
-    pub(super) fn new(file: &Path, line: usize, key: &str, text: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line, key: key.to_owned(), text: text.into() }
-    }
-}
-
-impl fmt::Display for Diagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if self.line > 0 {
-            write!(f, "{}:", self.line)?;
-        }
-        if !self.key.is_empty() {
-            write!(f, " {}:", self.key)?;
-        }
-        write!(f, " {}", self.text)
-    }
-}
-
-/// The errors of a configuration file and of the files that it names. Never empty.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct ConfigErrors(pub Vec<Diagnostic>);
-
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, diagnostic) in self.0.iter().enumerate() {
-            write!(f, "{}{diagnostic}", if at == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
-}
-
 /// The reason why a configuration file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -171,7 +94,7 @@ pub enum ConfigReadError {
     /// The file was read, but it has errors such as unknown keys or invalid values, or a file that
     /// it names has errors or cannot be read.
     #[error(transparent)]
-    Invalid(#[from] ConfigErrors),
+    Invalid(#[from] SettingsErrors),
 }
 
 impl Config {
@@ -195,7 +118,7 @@ impl Config {
     ///
     /// The text has unknown keys or invalid values, the settings violate a rule, or a file that the
     /// text names has errors or cannot be read.
-    pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, ConfigErrors> {
+    pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, SettingsErrors> {
         let format = FileFormat::detect(text);
         let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
             match format {
@@ -211,7 +134,7 @@ impl Config {
         }
         errors.extend(config.auth.load_rules());
         let ignored = ignored_settings(&config).into_iter();
-        warnings.extend(ignored.map(|(key, text)| locations.diagnostic(&key, text.to_owned())));
+        warnings.extend(ignored.map(|(key, text)| locations.diagnostic(&key, text)));
         warnings.extend(exposed_files(&config, path));
         let violations = config
             .rule_violations()
@@ -220,20 +143,16 @@ impl Config {
         if errors.is_empty() {
             Ok(ParsedConfig { config, format, warnings, locations })
         } else {
-            Err(ConfigErrors(errors))
+            Err(SettingsErrors(errors))
         }
     }
 
     /// Resolves relative file names against the folder of the configuration file.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
-        let (client, server) = (&mut self.tls.client, &mut self.tls.server);
-        let auth = &mut self.auth;
-        let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
-        let files = files.chain([&mut client.certificate, &mut client.key]);
-        let files = files.chain([&mut client.ca_file, &mut server.certificate]);
-        let files = files.chain([&mut self.capture.path, &mut self.capture.redact_key]);
-        for file in files.chain([&mut server.key, &mut server.ca_file]).flatten() {
-            *file = folder.join(&*file);
+        for key in KEYS {
+            if let Some(file) = key.file_mut(self) {
+                *file = folder.join(&*file);
+            }
         }
     }
 
@@ -391,25 +310,16 @@ pub(super) struct FileContents {
 }
 
 impl FileContents {
-    fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
-        let PoolDocument { config, errors, keys } = PoolDocument::read(text, path)?;
-        let keys = keys.into_iter().map(|(key, line)| (key, path.to_owned(), line)).collect();
+    fn from_toml(text: &str, path: &Path) -> Result<Self, SettingsErrors> {
+        let text = SettingsText::new(text, path);
+        let SettingsSection { settings, errors, locations } =
+            text.section("pool", Some("`howdah pool --example` has all of them"))?;
         let invalid_keys = errors.iter().map(|error| error.key.clone()).collect();
-        let locations = KeyLocations::new(path, keys);
-        Ok(Self { config, warnings: Vec::new(), errors, invalid_keys, locations })
+        Ok(Self { config: settings, warnings: Vec::new(), errors, invalid_keys, locations })
     }
 }
 
 /// Reads a file of at most [`FILE_BYTES_MAX`] as text.
 pub(super) fn read_text(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other("the file is larger than 256 MiB"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-        io::Error::other(format!("line {line} is not UTF-8"))
-    })
+    howdah_settings::read_text(fs::File::open(path)?, FILE_BYTES_MAX)
 }

@@ -18,10 +18,12 @@ mod tokenizer;
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
+
+use howdah_settings::Diagnostic;
 
 use self::{
     ident::IdentMaps,
@@ -109,23 +111,6 @@ pub enum HbaRefusal {
     Peer,
 }
 
-/// An error in an HBA or ident file, or a file included by one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HbaError {
-    /// The file with the error.
-    pub file: PathBuf,
-    /// Line number, from 1; 0 for the file as a whole.
-    pub line: usize,
-    /// The problem and, where useful, how to solve it.
-    pub text: String,
-}
-
-impl fmt::Display for HbaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file.display(), self.line, self.text)
-    }
-}
-
 /// Access to the files of HBA rules; tests implement it in memory.
 pub trait Files {
     /// Reads the text of a file.
@@ -155,7 +140,7 @@ impl Hba {
         files: &dyn Files,
         networks: Networks,
         os_users: BTreeMap<u32, String>,
-    ) -> Result<Self, Vec<HbaError>> {
+    ) -> Result<Self, Vec<Diagnostic>> {
         let mut wrong = Vec::new();
         let mut hba = Self { networks, os_users, ..Self::default() };
         for line in tokenize(rules, files, &mut wrong) {
@@ -173,7 +158,7 @@ impl Hba {
         }
         if wrong.is_empty() && hba.rules.is_empty() {
             let text = "there is no rule, so all logins would be refused".to_owned();
-            wrong.push(HbaError { file: rules.to_owned(), line: 0, text });
+            wrong.push(Diagnostic::new(rules, 0, "", text));
         }
         if wrong.is_empty() { Ok(hba) } else { Err(wrong) }
     }

@@ -7,11 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    AuthConfig,
-    file::{Diagnostic, read_text},
-};
-use crate::hba::{Files, Hba, HbaError, Networks};
+use howdah_settings::Diagnostic;
+
+use super::{AuthConfig, file::read_text};
+use crate::hba::{Files, Hba, Networks};
 
 /// Access to the HBA files on disk.
 struct Disk;
@@ -40,15 +39,7 @@ impl AuthConfig {
                 self.hba = Some(Arc::new(hba));
                 Vec::new()
             }
-            Err(errors) => {
-                let diagnostic = |HbaError { file, line, text }| Diagnostic {
-                    file,
-                    line,
-                    key: String::new(),
-                    text,
-                };
-                errors.into_iter().map(diagnostic).collect()
-            }
+            Err(errors) => errors,
         }
     }
 }

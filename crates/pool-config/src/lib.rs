@@ -13,13 +13,13 @@ mod capture;
 mod cluster;
 mod database;
 mod diff;
-mod durations;
 mod exposed_files;
 mod file;
 pub mod hba;
 mod hba_files;
 mod ignored_settings;
 mod ini;
+mod keys;
 mod log;
 mod mirror;
 mod notifications;
@@ -37,7 +37,6 @@ mod tcp;
 mod timeouts;
 mod tls;
 mod to_toml;
-mod toml;
 mod user;
 mod userlist;
 
@@ -63,7 +62,7 @@ pub use self::{
     },
     database::{DatabaseConfig, LoadBalanceHosts},
     diff::ConfigChange,
-    file::{ConfigErrors, ConfigReadError, Diagnostic, FileFormat, ParsedConfig},
+    file::{ConfigReadError, FileFormat, ParsedConfig},
     log::LogConfig,
     mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
     notifications::NotificationConfig,
@@ -81,7 +80,8 @@ pub use self::{
     userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
 };
 
-pub(crate) use self::diff::needs_restart;
+pub use howdah_settings::{Diagnostic, SettingsErrors};
+
 pub use self::{database::host_and_port, set_key::SetError};
 
 /// All settings of the pooler: the `[pool]` section.
@@ -124,7 +124,7 @@ pub struct Config {
     pub max_prepared_statements: u32,
     /// Query that checks a server connection which was idle for `timeouts.server-check-delay`; an
     /// empty query by default. `None` turns the check off.
-    #[serde(with = "toml::check_query")]
+    #[serde(with = "check_query")]
     pub check_query: Option<String>,
     /// Whether the least recently used server connection is chosen instead of the most recently
     /// used one.
@@ -155,6 +155,35 @@ pub struct Config {
     pub admin_users: Vec<String>,
     /// Users that may run the read-only console commands.
     pub stats_users: Vec<String>,
+}
+
+/// Serde module for the check query; `false` means none, and `true` an empty query.
+mod check_query {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<String>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a query, or false for none")]
+        enum CheckQueryValue {
+            Flag(bool),
+            Query(String),
+        }
+        match CheckQueryValue::deserialize(from)? {
+            CheckQueryValue::Flag(false) => Ok(None),
+            CheckQueryValue::Flag(true) => Ok(Some(String::new())),
+            CheckQueryValue::Query(query) => Ok(Some(query)),
+        }
+    }
+
+    pub(crate) fn serialize<S: Serializer>(it: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+        match it {
+            Some(query) => to.serialize_str(query),
+            None => to.serialize_bool(false),
+        }
+    }
 }
 
 impl Default for Config {
@@ -235,7 +264,7 @@ pub struct ListenConfig {
     /// Time that the kernel waits for a TCP client's first data before it reports the connection
     /// anyway (TCP_DEFER_ACCEPT). The kernel rounds it up to whole seconds and may wait longer; 0
     /// turns this off.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub defer_accept: Duration,
 }
 
@@ -309,7 +338,7 @@ impl ShutdownMode {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SizeConfig {
     /// Maximum number of connections; `None`, written 0, means no limit.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub pool: Option<NonZeroU32>,
     /// Number of connections kept open from the pool's first client on, or from the start if the
     /// database forces its user.
@@ -335,21 +364,21 @@ pub struct LimitConfig {
     /// number of unix socket connections; 0 means the value of `clients`, but at least 128.
     pub logins: u32,
     /// Maximum number of clients per database, unless its entry has `max-clients`.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub clients_per_database: Option<NonZeroU32>,
     /// Maximum number of clients per user, unless its entry has `max-clients`.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub clients_per_user: Option<NonZeroU32>,
     /// Maximum number of server connections per database, unless its entry has `max-servers`.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub servers_per_database: Option<NonZeroU32>,
     /// Maximum number of server connections per user, unless its entry has `max-servers`.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub servers_per_user: Option<NonZeroU32>,
     /// Maximum number of server connections to one host and port, for all databases and users. For
     /// a database with several hosts the limit is this number times the number of hosts, for all
     /// hosts together.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub servers_per_host: Option<NonZeroU32>,
     /// Maximum length of a protocol message, in bytes.
     pub message_bytes: u32,

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::durations;
-
 /// Settings that select additional events to log: `[pool.log]`. Destination and format of the log
 /// are settings of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -21,7 +19,7 @@ pub struct LogConfig {
     pub stats: bool,
     /// Interval between logged averages, at least one second. The console's averages cover the same
     /// period.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub stats_period: Duration,
 }
 

@@ -6,9 +6,7 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 use howdah_connect::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Config, DatabaseConfig, PoolMode, StoredSecret, database::endpoint, durations, secret,
-};
+use super::{Config, DatabaseConfig, PoolMode, StoredSecret, database::endpoint, secret};
 
 /// Maximum number of mirrors of a database.
 pub const MIRRORS_MAX: usize = 8;
@@ -43,7 +41,7 @@ pub struct MirrorEntry {
     pub buffer_bytes: u32,
     /// Maximum time that a transaction may run at the mirror, and that it may wait for a
     /// connection.
-    #[serde(default = "default_timeout", with = "durations::duration")]
+    #[serde(default = "default_timeout", with = "howdah_settings::duration")]
     pub timeout: Duration,
 }
 

@@ -13,9 +13,11 @@ mod reference_page;
 
 use std::path::{Path, PathBuf};
 
+use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, nearest};
+
 use super::{
     AuthConfig, AuthMethod, Config, ListenConfig, ShutdownMode,
-    file::{ConfigErrors, Diagnostic, FileContents, KeyLocations, read_text},
+    file::{FileContents, read_text},
     ini::{self, IniLine},
 };
 
@@ -40,11 +42,11 @@ pub(super) fn is_section(name: &str) -> bool {
 ///
 /// A line, section or included file could not be read, so the values of some keys are unknown and
 /// the settings cannot be checked as a whole.
-pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors> {
+pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, SettingsErrors> {
     let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
         IniReader::read_all(text, file);
     if is_broken {
-        Err(ConfigErrors(errors))
+        Err(SettingsErrors(errors))
     } else {
         let locations = KeyLocations::new(file, locations);
         Ok(FileContents { config, warnings, errors, invalid_keys, locations })
@@ -83,9 +85,9 @@ struct IniReader {
 }
 
 impl IniReader {
-    fn read(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
+    fn read(text: &str, file: &Path) -> Result<Self, SettingsErrors> {
         let reader = Self::read_all(text, file);
-        if reader.errors.is_empty() { Ok(reader) } else { Err(ConfigErrors(reader.errors)) }
+        if reader.errors.is_empty() { Ok(reader) } else { Err(SettingsErrors(reader.errors)) }
     }
 
     fn read_all(text: &str, file: &Path) -> Self {
@@ -165,11 +167,8 @@ impl IniReader {
             section @ ("databases" | "users") => {
                 Some(format!("{section}.{}", entries::unquoted(key)))
             }
-            "pgbouncer" => match keys::nearest(key, KEYS.iter().map(|known| known.name)) {
-                Some(name) => KEYS.iter().find_map(|known| match known.effect {
-                    KeyEffect::Sets(ours, _) if known.name == name => Some(ours.to_owned()),
-                    _ => None,
-                }),
+            "pgbouncer" => match nearest(key, KEYS.iter().map(|known| known.name)) {
+                Some(name) => Config::find_key(name).map(str::to_owned),
                 None => None,
             },
             _ => None,

@@ -21,13 +21,13 @@ use std::{
     time::Duration,
 };
 
-use ::toml::{
+use howdah_settings::{Diagnostic, SettingsErrors, SettingsText};
+use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
 use self::{general::General, keys::PgcatKey, pools::PgcatPool};
-use super::file::{ConfigErrors, Diagnostic};
 
 /// The result of reading a key: a remark, if any, or the reason why the value is invalid.
 type PgcatKeyResult = Result<Option<String>, String>;
@@ -45,7 +45,7 @@ struct PgcatFile {
 }
 
 impl PgcatFile {
-    fn read(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
+    fn read(text: &str, path: &Path) -> Result<Self, SettingsErrors> {
         let mut file = Self {
             general: General::default(),
             pools: BTreeMap::new(),
@@ -53,27 +53,18 @@ impl PgcatFile {
             differences: BTreeSet::new(),
             errors: Vec::new(),
         };
-        let parsed = DeTable::parse(text).map_err(|error| {
-            let line = line_at(text, error.span().map_or(0, |span| span.start));
-            ConfigErrors(vec![Diagnostic::new(path, line, "", error.message())])
-        })?;
-        let mut reader = PgcatReader { text, path, file: &mut file };
-        reader.read_document(parsed.get_ref());
-        if file.errors.is_empty() { Ok(file) } else { Err(ConfigErrors(file.errors)) }
+        let text = SettingsText::new(text, path);
+        let document = text.parse()?;
+        PgcatReader { text, file: &mut file }.read_document(&document);
+        if file.errors.is_empty() { Ok(file) } else { Err(SettingsErrors(file.errors)) }
     }
-}
-
-/// Returns the number of the line that contains the offset `at`, from 1.
-fn line_at(text: &str, at: usize) -> usize {
-    1 + text[..at.min(text.len())].matches('\n').count()
 }
 
 type SpannedName<'a> = Spanned<Cow<'a, str>>;
 type SpannedValue<'a> = Spanned<DeValue<'a>>;
 
 struct PgcatReader<'a> {
-    text: &'a str,
-    path: &'a Path,
+    text: SettingsText<'a>,
     file: &'a mut PgcatFile,
 }
 
@@ -115,7 +106,7 @@ impl PgcatReader<'_> {
                 "users" => self.for_each_table(&below, value, |reader, _, key, value| {
                     let mut user = pools::PgcatUser::default();
                     reader.rows(pools::USERS, &mut user, &key, value);
-                    user.line = line_at(reader.text, value.span().start);
+                    user.line = reader.text.line(value.span().start);
                     if user.name.is_empty() {
                         reader.error(value.span().start, &key, "must have a username");
                     }
@@ -189,11 +180,11 @@ impl PgcatReader<'_> {
     }
 
     fn remark(&mut self, at: usize, key: &str, text: &str) {
-        self.file.remarks.push(Diagnostic::new(self.path, line_at(self.text, at), key, text));
+        self.file.remarks.push(self.text.diagnostic(at, key, text));
     }
 
     fn error(&mut self, at: usize, key: &str, text: &str) {
-        self.file.errors.push(Diagnostic::new(self.path, line_at(self.text, at), key, text));
+        self.file.errors.push(self.text.diagnostic(at, key, text));
     }
 }
 

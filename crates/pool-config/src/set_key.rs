@@ -1,22 +1,19 @@
 //! Changes single keys for the console's `SET key = value`. Keys may have PgBouncer's names or
 //! those of `[pool]`.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use super::{
-    Config, ShutdownMode, durations,
+    Config,
     file::LoadUsersError,
-    needs_restart,
+    keys::{self, KeyChange, Notation},
     pgbouncer::{KEYS, KeyEffect},
 };
 
 /// The reason why a key was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
-    /// The name is neither a key of PgBouncer nor one of the keys of `[pool]` that SET can change.
+    /// The name is neither a key of PgBouncer nor one of `[pool]`.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
     /// The key is one of PgBouncer's, and has no effect in howdah.
@@ -30,6 +27,9 @@ pub enum SetError {
     /// The key can be changed only by a restart.
     #[error("parameter {0:?} cannot be changed without a restart")]
     NeedsRestart(String),
+    /// The key can be changed only in the configuration file.
+    #[error("parameter {0:?} can be changed only in the file, for the next reload")]
+    FileOnly(String),
     /// The value is malformed, violates a rule, or names a file that cannot be used.
     #[error("{name}: {why}")]
     Invalid {
@@ -52,32 +52,37 @@ impl Config {
     /// invalid.
     pub fn with_key_set(&self, name: &str, value: &str, folder: &Path) -> Result<Self, SetError> {
         let invalid = |why: String| SetError::Invalid { name: name.to_owned(), why };
-        let mut config = self.clone();
-        if config.set_howdah_key(name, value).map_err(invalid)? {
-            return Ok(config);
-        }
-        let known = KEYS.iter().find_map(|key| match key.effect {
-            KeyEffect::Sets(ours, set) if key.name == name => Some((ours, set, value.to_owned())),
-            KeyEffect::Sets(ours, set) if ours == name && !ours.is_empty() => {
-                Some((ours, set, to_pgbouncer_syntax(ours, value)))
+        let known = KEYS.iter().find(|key| key.name == name);
+        let path = match known.map(|key| key.effect) {
+            Some(KeyEffect::Ignored(why)) => {
+                return Err(SetError::Ignored { name: name.to_owned(), why });
             }
-            _ => None,
-        });
-        let Some((ours, set, value)) = known else {
-            return Err(match KEYS.iter().find(|key| key.name == name).map(|key| key.effect) {
-                Some(KeyEffect::Ignored(why)) => SetError::Ignored { name: name.to_owned(), why },
-                _ if needs_restart(name) => SetError::NeedsRestart(name.to_owned()),
-                _ => SetError::Unknown(name.to_owned()),
-            });
+            Some(KeyEffect::Sets(path) | KeyEffect::Converts(path, ..)) => path,
+            None => name,
         };
-        if needs_restart(ours) {
-            return Err(SetError::NeedsRestart(name.to_owned()));
+        let Some(key) = keys::find(keys::KEYS, path) else {
+            return Err(SetError::Unknown(name.to_owned()));
+        };
+        match key.change {
+            KeyChange::Set => {}
+            KeyChange::Reload => return Err(SetError::FileOnly(name.to_owned())),
+            KeyChange::Restart => return Err(SetError::NeedsRestart(name.to_owned())),
         }
-        set(&mut config, &value).map_err(invalid)?;
-        if let Some(path) = config.file_key_mut(ours) {
-            *path = folder.join(&*path);
+        let mut config = self.clone();
+        match (known, path) {
+            (Some(known), _) => known.set(&mut config, value),
+            // Only here is an empty text different from none.
+            (None, "check-query") => {
+                config.check_query = (value != "false").then(|| value.to_owned());
+                Ok(())
+            }
+            (None, _) => (key.get_mut)(&mut config).set(value, Notation::Howdah),
         }
-        match ours {
+        .map_err(invalid)?;
+        if let Some(file) = key.file_mut(&mut config) {
+            *file = folder.join(&*file);
+        }
+        match path {
             "auth.file" => config.load_user_list().map_err(|error| {
                 invalid(match error {
                     LoadUsersError::Unreadable(text) => text,
@@ -101,90 +106,23 @@ impl Config {
         self.rule_violations().next()
     }
 
-    /// Returns the key of `[pool]` for a name, which may be PgBouncer's name or the key itself;
-    /// `None` if PgBouncer has no corresponding key.
+    /// Returns the key of `[pool]` for PgBouncer's name; `None` if PgBouncer has no such key.
     pub fn find_key(name: &str) -> Option<&'static str> {
-        KEYS.iter().find_map(|key| match key.effect {
-            KeyEffect::Sets(ours, _) if key.name == name || ours == name => Some(ours),
-            _ => None,
-        })
+        KEYS.iter().find(|key| key.name == name)?.target()
     }
 
-    /// Returns the path that a key is set to; `None` if the key is unset or is not one of the paths
-    /// that SET can change.
+    /// Returns the path that a key is set to; `None` if the key is unset or is not a path.
     pub fn file_key_mut(&mut self, key: &str) -> Option<&mut PathBuf> {
-        let (client, server) = (&mut self.tls.client, &mut self.tls.server);
-        match key {
-            "auth.file" => self.auth.file.as_mut(),
-            "auth.hba-file" => self.auth.hba_file.as_mut(),
-            "auth.ident-file" => self.auth.ident_file.as_mut(),
-            "tls.client.certificate" => client.certificate.as_mut(),
-            "tls.client.key" => client.key.as_mut(),
-            "tls.client.ca-file" => client.ca_file.as_mut(),
-            "tls.server.certificate" => server.certificate.as_mut(),
-            "tls.server.key" => server.key.as_mut(),
-            "tls.server.ca-file" => server.ca_file.as_mut(),
-            _ => None,
-        }
-    }
-}
-
-impl Config {
-    /// Sets one of the keys that PgBouncer does not have, if `name` is one that SET can change.
-    /// Returns whether it is.
-    fn set_howdah_key(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let timeout = || duration(value).map(|it| Some(it).filter(|it| !it.is_zero()));
-        match name {
-            "timeouts.shutdown" => self.timeouts.shutdown = timeout()?,
-            "timeouts.shutdown-delay" => self.timeouts.shutdown_delay = timeout()?,
-            "timeouts.client-startup" => self.timeouts.client_startup = timeout()?,
-            "limits.logins" => {
-                let invalid = |_| format!("{value:?} is not a number from 0 to {}", u32::MAX);
-                self.limits.logins = value.parse().map_err(invalid)?;
-            }
-            "shutdown-mode" => {
-                let modes = [ShutdownMode::WaitForServers, ShutdownMode::WaitForClients];
-                let found = modes.into_iter().find(|mode| mode.as_str() == value);
-                let invalid =
-                    || format!("{value:?} is neither wait-for-servers nor wait-for-clients");
-                self.shutdown_mode = found.ok_or_else(invalid)?;
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-}
-
-fn duration(value: &str) -> Result<Duration, String> {
-    let invalid =
-        || format!("{value:?} is not a duration: write 250ms, 15s, 1m, 1h, 1d or seconds");
-    durations::parse_with_unit(value).ok_or_else(invalid)
-}
-
-/// Converts the value of a `[pool]` key to the syntax of a `pgbouncer.ini`.
-fn to_pgbouncer_syntax(key: &str, value: &str) -> String {
-    match (key, value) {
-        ("check-query", "") => "<empty>".to_owned(),
-        ("check-query", "false") => String::new(),
-        (_, "true") => "1".to_owned(),
-        (_, "false") => "0".to_owned(),
-        _ if key.starts_with("timeouts.")
-            || key == "log.stats-period"
-            || key == "capture.file-time" =>
-        {
-            match durations::parse_with_unit(value) {
-                Some(duration) => duration.as_secs_f64().to_string(),
-                None => value.to_owned(), // The key's parser reports the error.
-            }
-        }
-        _ => value.to_owned(),
+        keys::find(keys::KEYS, key)?.file_mut(self)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::{DatabaseConfig, PoolMode};
+    use crate::{DatabaseConfig, PoolMode, ShutdownMode};
 
     fn config() -> Config {
         let databases = [("shop".to_owned(), DatabaseConfig::default())].into();
@@ -213,6 +151,7 @@ mod tests {
         assert_eq!(with("pool_mode", "statement").unwrap().mode, PoolMode::Statement);
         assert!(with("round-robin", "true").unwrap().round_robin);
         assert_eq!(with("check-query", "false").unwrap().check_query, None);
+        assert_eq!(with("check-query", "").unwrap().check_query.as_deref(), Some(""));
         let shutdown = with("timeouts.shutdown", "1m").unwrap().timeouts.shutdown;
         assert_eq!(shutdown, Some(Duration::from_secs(60)));
         let startup = with("timeouts.client-startup", "0").unwrap().timeouts.client_startup;
@@ -232,6 +171,7 @@ mod tests {
         assert!(error("listen_port", "1").contains("without a restart"));
         assert!(error("logfile", "x").contains("--log-level"));
         assert_eq!(error("wokers", "3"), "unrecognized parameter \"wokers\"");
+        assert!(error("capture.path", "/x").contains("only in the file"));
         assert!(error("max_client_conn", "0").contains("must be at least 1"));
         assert!(error("query_timeout", "soon").contains("not a number of seconds"));
         assert!(error("auth_type", "cert").contains("verify-ca"));

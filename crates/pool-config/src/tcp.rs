@@ -5,8 +5,6 @@ use std::{num::NonZeroU32, time::Duration};
 use howdah_net::TcpOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{durations, toml};
-
 /// Options of TCP sockets to clients and servers: `[pool.tcp]`. `None`, written 0, means the
 /// system's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -15,20 +13,20 @@ pub struct TcpConfig {
     /// Whether TCP keepalive probes are sent.
     pub keepalive: bool,
     /// Idle time before the first probe, in whole seconds.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub keepalive_idle: Option<Duration>,
     /// Interval between probes, in whole seconds.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub keepalive_interval: Option<Duration>,
     /// Number of unanswered probes after which the connection is closed.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub keepalive_count: Option<NonZeroU32>,
     /// Maximum time that sent data may stay unacknowledged before the connection is closed
     /// (TCP_USER_TIMEOUT).
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub user_timeout: Option<Duration>,
     /// Size of each of the kernel's send and receive buffers, in bytes.
-    #[serde(with = "toml::limit")]
+    #[serde(with = "howdah_settings::limit")]
     pub buffer_bytes: Option<NonZeroU32>,
 }
 

@@ -4,89 +4,87 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::durations;
-
 /// Timeouts and intervals: `[pool.timeouts]`. `None`, written 0, means no timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TimeoutConfig {
     /// Maximum time from accepting a client's connection to the end of its login.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub client_login: Option<Duration>,
     /// Maximum time from accepting a client's connection to the end of its startup packet,
     /// including the TLS handshake; at most `client_login`.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub client_startup: Option<Duration>,
     /// Maximum idle time of a client outside a transaction.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub client_idle: Option<Duration>,
     /// Maximum time that a client waits for a server connection; no limit applies while its
     /// database is paused.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub query_wait: Option<Duration>,
     /// Time that a client waits for a server connection before it gets a notice; `None` means that
     /// it gets none.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub query_wait_notify: Option<Duration>,
     /// Maximum time that a request may run on a server before its client is disconnected.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub query: Option<Duration>,
     /// Maximum time that a transaction, or a request outside one, may take before its client is
     /// disconnected.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub transaction: Option<Duration>,
     /// Maximum idle time of a client in a transaction.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub idle_transaction: Option<Duration>,
     /// Maximum time to connect to a server for a cancel request, to send it, and to wait until the
     /// server closes the connection.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub cancel_wait: Option<Duration>,
     /// Time that a client waits before the pool may use its reserve; `None` means that the reserve
     /// is not used.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub reserve_wait: Option<Duration>,
     /// Maximum time to connect and log in to a server.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub server_connect: Option<Duration>,
     /// Maximum pause between a failed login to a server and the next attempt.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub server_login_retry: Duration,
     /// Idle time after which a server connection is closed, unless the pool needs it for its
     /// minimum size.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub server_idle: Option<Duration>,
     /// Age at which an idle server connection is closed. With zero, each connection is used only
     /// once.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub server_lifetime: Duration,
     /// Idle time after which `check-query` is run on a server connection before its next use. With
     /// zero, it is always run.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub server_check_delay: Duration,
     /// Time for which new clients are accepted after SIGTERM or SIGINT, while `/readyz` fails;
     /// `None` means that none are accepted.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub shutdown_delay: Option<Duration>,
     /// Maximum time for which clients are served after SIGTERM or SIGINT, counted from the end of
     /// `shutdown_delay`. In a takeover, the maximum time for which the old process serves clients
     /// that cannot be handed over.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub shutdown: Option<Duration>,
     /// Time for which a pool without clients and servers is retained. A pool with a minimum size is
     /// never removed.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub pool_idle: Option<Duration>,
     /// Time for which an unused pool of a database that only matches the entry `"*"` is retained,
     /// unless `pool_idle` is shorter.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub autodb_idle: Option<Duration>,
     /// Interval between DNS lookups of a server's name. Connections to an address that is gone are
     /// replaced as they become idle.
-    #[serde(with = "durations::duration")]
+    #[serde(with = "howdah_settings::duration")]
     pub dns_max_ttl: Duration,
     /// Maximum time that SUSPEND waits for clients and servers to read their pending output.
-    #[serde(with = "durations::timeout")]
+    #[serde(with = "howdah_settings::timeout")]
     pub suspend: Option<Duration>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ::toml::{Table, Value};
 use serde::Serialize;
+use toml::{Table, Value};
 
 use super::{Config, DatabaseConfig, UserConfig};
 
@@ -225,7 +225,7 @@ mod tests {
         let is_value = |line: &str| line.starts_with("# ") && line.contains(" = ");
         let with_examples = all(&|line| is_default(line) || is_value(line));
         let text = with_examples.replace("pg_hba.conf", "").replace("userlist.txt", "");
-        ::toml::from_str::<Table>(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        toml::from_str::<Table>(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(plain.databases.remove("shop").unwrap().hosts.len(), 1);
         plain.users.clear();
         assert_eq!(plain, Config::default());

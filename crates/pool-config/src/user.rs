@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PoolMode, StoredSecret, secret, toml};
+use super::{PoolMode, StoredSecret, secret};
 
 /// The settings of a user, `[pool.users.NAME]`: secret, limits and timeouts. `None` means the value
 /// of the database or of `[pool]`, unless the field says otherwise.
@@ -33,19 +33,19 @@ pub struct UserConfig {
     /// Maximum number of clients of this user; 0 means no limit.
     pub max_clients: Option<u32>,
     /// Maximum time that a request may run before its client is disconnected.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub query_timeout: Option<Option<Duration>>,
     /// Maximum time that a client waits for a server connection.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// Maximum time that a transaction, or a request outside one, may take before its client is
     /// disconnected.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,
     /// Maximum idle time of a client in a transaction.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub idle_transaction_timeout: Option<Option<Duration>>,
     /// Maximum idle time of a client outside a transaction.
-    #[serde(with = "toml::optional_timeout")]
+    #[serde(with = "howdah_settings::optional_timeout")]
     pub client_idle_timeout: Option<Option<Duration>>,
 }

@@ -21,9 +21,10 @@ pub use self::{
         PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
         RepeaterSettings, Temporality,
     },
-    file::{ParsedSettings, SettingsDiagnostic, SettingsErrors, SettingsFormat},
+    file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,
 };
+pub use howdah_settings::{Diagnostic, SettingsErrors};
 
 /// All settings of the server.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -40,10 +41,10 @@ pub struct StatsdSettings {
     /// Reply to `health` until that command changes it: true is `up`.
     pub healthy: bool,
     /// Time between flushes, phase-locked to the server's start. Default: 10 s.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "howdah_settings::milliseconds")]
     pub flush_interval: Duration,
     /// Maximum time for draining, the last flush and the backends at shutdown. Default: 10 s.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "howdah_settings::milliseconds")]
     pub shutdown_timeout: Duration,
     /// Rules for calculation and retention.
     pub aggregation: Aggregation,
@@ -229,7 +230,7 @@ impl Default for StatsdLimits {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KeyFlush {
     /// Time between writes; off if zero.
-    #[serde(deserialize_with = "duration")]
+    #[serde(with = "howdah_settings::milliseconds")]
     pub interval: Duration,
     /// Percentage of keys to log, busiest first.
     pub percent: f64,
@@ -241,37 +242,6 @@ impl Default for KeyFlush {
     fn default() -> Self {
         Self { interval: Duration::ZERO, percent: 100.0, log: None }
     }
-}
-
-/// Parses `"10s"`, `"250ms"`, `"1m"`, `"1h"`, or a plain number of milliseconds.
-pub(crate) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum DurationText<'t> {
-        Whole(u64),
-        Text(std::borrow::Cow<'t, str>),
-    }
-    match DurationText::deserialize(from)? {
-        DurationText::Whole(ms) => Ok(Duration::from_millis(ms)),
-        DurationText::Text(text) => parse_duration(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!(
-                "{text:?} is not a duration: write 10s, 250ms, 1m or 1h"
-            ))
-        }),
-    }
-}
-
-fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit.trim() {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()
 }
 
 impl<'de> Deserialize<'de> for Bin {
@@ -295,6 +265,8 @@ impl<'de> Deserialize<'de> for Bin {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -305,7 +277,7 @@ mod tests {
     #[test]
     fn example_file_matches_defaults() {
         let text = include_str!("../../../deploy/statsd.toml");
-        let read = StatsdSettings::read(text, "host").unwrap();
+        let read = StatsdSettings::read(text, Path::new("h.toml"), "host").unwrap();
         let backends = BackendSettings {
             console: Some(ConsoleSettings::default()),
             ..BackendSettings::default()
@@ -314,13 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_unit_or_are_milliseconds() {
-        let interval =
-            |text: &str| toml::from_str::<StatsdSettings>(text).map(|all| all.flush_interval);
-        assert_eq!(interval("flush-interval = \"1.5s\"").unwrap(), Duration::from_millis(1500));
-        assert_eq!(interval("flush-interval = 250").unwrap(), Duration::from_millis(250));
-        assert!(interval("flush-interval = \"10 parsecs\"").is_err());
-        assert!(interval("flush-intervall = 250").is_err());
+    fn number_without_unit_is_in_milliseconds() {
+        let settings: StatsdSettings = toml::from_str("flush-interval = 250").unwrap();
+        assert_eq!(settings.flush_interval, Duration::from_millis(250));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use howdah_collect::{ColumnUnit, ViewCell};
 
-use crate::{table::ScreenTable, units::parse_duration};
+use crate::table::ScreenTable;
 
 /// A condition that rows must satisfy to be displayed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,7 +152,7 @@ fn number(text: &str) -> Result<f64, ParseFilterError> {
     let size = |suffix: &str, bytes: f64| {
         text.strip_suffix(suffix)?.parse::<f64>().ok().map(|number| number * bytes)
     };
-    parse_duration(text)
+    howdah_settings::parse_seconds(text)
         .or_else(|| size("kB", 1024.0))
         .or_else(|| size("MB", 1024.0 * 1024.0))
         .or_else(|| size("GB", 1024.0 * 1024.0 * 1024.0))

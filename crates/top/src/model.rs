@@ -387,7 +387,7 @@ impl Model {
             },
             PromptKind::Time => self.travel_to_input(&prompt.text),
             PromptKind::Threshold(action) => {
-                match crate::units::parse_duration(prompt.text.trim()) {
+                match howdah_settings::parse_seconds(prompt.text.trim()) {
                     Some(seconds) if seconds >= KILL_THRESHOLD_MIN => {
                         let policy = self.settings.policy;
                         let plan = self.snapshot().map(|snapshot| {

@@ -19,7 +19,7 @@ mod values;
 use std::{sync::Arc, time::Duration};
 
 pub use self::evaluator::{Alert, AlertChange, RuleEvaluator, SessionInfo, UncheckedRule};
-use crate::units::{format_cell, format_duration, parse_duration};
+use crate::units::{format_cell, format_duration};
 use howdah_collect::{ColumnUnit, ViewCell};
 
 /// Quantity that a rule compares with its threshold.
@@ -140,7 +140,10 @@ impl Measure {
             "k" => (Self::Transactions, 1e3),
             "M" => (Self::Transactions, 1e6),
             "G" => (Self::Transactions, 1e9),
-            _ => return parse_duration(text).map(|seconds| (Self::Seconds, seconds)),
+            _ => {
+                return howdah_settings::parse_seconds(text)
+                    .map(|seconds| (Self::Seconds, seconds));
+            }
         };
         Some((measure, number * factor))
     }
@@ -245,9 +248,8 @@ impl AlertRule {
         while let [word, value, more @ ..] = rest {
             match *word {
                 "for" => {
-                    let seconds = parse_duration(value).ok_or(ParseRuleError::Grammar)?;
-                    rule.hold_for = Duration::try_from_secs_f64(seconds)
-                        .map_err(|_| ParseRuleError::Grammar)?;
+                    let hold_for = howdah_settings::parse_duration(value);
+                    rule.hold_for = hold_for.map_err(|_| ParseRuleError::Grammar)?;
                 }
                 "until" => {
                     let (unit, clear) = Self::parse_value(subject, value)?;

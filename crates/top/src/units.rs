@@ -1,4 +1,4 @@
-//! Formats numbers in few terminal columns, and parses durations and sizes.
+//! Formats numbers in few terminal columns.
 
 use howdah_collect::{ColumnUnit, ViewCell};
 
@@ -59,56 +59,9 @@ pub fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// Parses a duration such as `500ms`, `5s`, `2m`, `5min`, `1h`, `3d` or `5`. Returns seconds.
-pub fn parse_duration(text: &str) -> Option<f64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().ok()?;
-    let factor = match &text[digits..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86400.0,
-        _ => return None,
-    };
-    Some(number * factor)
-}
-
-/// Parses a size in `B`, `kB`, `MB`, `GB` or `TB`, such as `64MB`, or a number of bytes. Units are
-/// powers of 1,024.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
-    let shift = match &text[digits..] {
-        "" | "B" => 0,
-        "kB" => 10,
-        "MB" => 20,
-        "GB" => 30,
-        "TB" => 40,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_with_units_are_parsed() {
-        let table = [
-            ("0", Some(0)),
-            ("500kB", Some(512_000)),
-            ("64MB", Some(64 << 20)),
-            ("1GB", Some(1 << 30)),
-            ("1gb", None),
-            ("-1", None),
-            ("99999999999999TB", None),
-        ];
-        for (text, expected) in table {
-            assert_eq!(parse_size(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn durations_fit_seven_columns() {
@@ -124,22 +77,6 @@ mod tests {
         ];
         for (seconds, expected) in table {
             assert_eq!(format_duration(seconds), expected);
-        }
-    }
-
-    #[test]
-    fn typed_durations_are_parsed() {
-        let table = [
-            ("500ms", Some(0.5)),
-            ("5", Some(5.0)),
-            ("2m", Some(120.0)),
-            ("1.5h", Some(5400.0)),
-            ("x", None),
-            ("5 s", None),
-            ("", None),
-        ];
-        for (text, expected) in table {
-            assert_eq!(parse_duration(text), expected, "{text}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Settings files of statsd servers, with arbitrary bytes.
 
+use std::path::Path;
+
 use howdah_statsd::settings::StatsdSettings;
 
 use super::Shape;
@@ -40,7 +42,7 @@ pub const WORDS: &[&[u8]] = &[
 pub fn run(input: &[u8]) -> Shape {
     let text = String::from_utf8_lossy(input);
     let lines = 1 + text.matches('\n').count();
-    match StatsdSettings::read(&text, "host.example.org") {
+    match StatsdSettings::read(&text, Path::new("h.toml"), "host.example.org") {
         Ok(read) => {
             assert!(!read.settings.flush_interval.is_zero() && !read.settings.listen.is_empty());
             assert!(read.warnings.iter().all(|warning| warning.line <= lines));

@@ -42,9 +42,7 @@ fn check(args: &ConfigCheckArgs, ctx: &CommandContext) -> anyhow::Result<Command
     if let Err(problems) = file.apply(ctx.command_tree()) {
         has_problems = true;
         let mut out = ctx.stdout();
-        for line in problems.lines() {
-            writeln!(out, "{line}")?;
-        }
+        writeln!(out, "{problems}")?;
     }
     // These sections are checked by the servers that read them.
     for check in [pool::check_section(&file), statsd::check_section(&file)].into_iter().flatten() {

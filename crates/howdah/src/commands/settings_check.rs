@@ -1,6 +1,6 @@
 //! [`SettingsCheck`]: result of `--check` for a server's settings, and of `howdah config check`.
 
-use std::{io::Write as _, path::Path};
+use std::io::Write as _;
 
 use crate::{context::CommandContext, outcome::CommandOutcome};
 
@@ -32,14 +32,6 @@ impl SettingsCheck {
                 None => Err(error),
             },
         }
-    }
-
-    /// Prefixes each problem with the file.
-    pub(super) fn in_file(mut self, path: Option<&Path>) -> Self {
-        let Some(path) = path else { return self };
-        let place = |text: &mut String| text.insert_str(0, &format!("{}: ", path.display()));
-        self.warnings.iter_mut().chain(&mut self.errors).for_each(place);
-        self
     }
 
     /// Prints one problem per line.

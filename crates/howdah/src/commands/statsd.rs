@@ -1,6 +1,6 @@
 //! `howdah statsd`: the statsd server.
 
-use std::{fs, path::PathBuf};
+use std::{fs::File, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
@@ -58,8 +58,7 @@ enum DialectArg {
 
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.check {
-        let (path, read) = read_from(args, ctx)?;
-        let mut check = check_settings(read)?.in_file(path.as_deref());
+        let mut check = check_settings(read_from(args, ctx)?)?;
         if args.strict {
             check.errors.append(&mut check.warnings);
         }
@@ -99,16 +98,17 @@ fn adjust_log(log: &settings::LogSettings) {
     }
 }
 
+/// Maximum length of a settings file: 16 MiB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
 /// Reads the settings from the named or found file.
 fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSettings> {
-    let (path, read) = read_from(args, ctx)?;
-    let name = path.map_or_else(|| "the defaults".to_owned(), |path| path.display().to_string());
-    read.with_context(|| format!("cannot use the settings in {name}"))
+    read_from(args, ctx)?
+        .context("cannot use the settings")
         .hint("`howdah statsd --check -c FILE` lists all problems in a file")
 }
 
-/// Reads the settings, and returns the file's path, or `None` for the defaults. Errors in the
-/// settings themselves are in the inner result.
+/// Reads the settings. Errors in the settings themselves are in the inner result.
 ///
 /// # Errors
 ///
@@ -116,24 +116,24 @@ fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSet
 fn read_from(
     args: &Args,
     ctx: &CommandContext,
-) -> anyhow::Result<(Option<PathBuf>, anyhow::Result<settings::ParsedSettings>)> {
+) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
     let (path, text) = match &args.settings {
         Some(path) => {
-            let text = fs::read_to_string(path)
+            let text = File::open(path)
+                .and_then(|file| howdah_settings::read_text(file, FILE_BYTES_MAX))
                 .with_context(|| format!("cannot read the settings {}", path.display()))?;
-            (Some(path.clone()), text)
+            (path.clone(), text)
         }
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
-                (Some(file.path().to_owned()), file.text().to_owned())
+                (file.path().to_owned(), file.text().to_owned())
             }
-            _ => (None, "[statsd]".to_owned()),
+            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
         },
     };
     let variable = |name: &str| std::env::var(name).ok();
-    let read =
-        StatsdSettings::read_with(&text, &host(), &variable).map(|read| with_overrides(args, read));
-    Ok((path, read.map_err(anyhow::Error::from)))
+    let read = StatsdSettings::read_with(&text, &path, &host(), &variable);
+    Ok(read.map(|read| with_overrides(args, read)).map_err(anyhow::Error::from))
 }
 
 /// Applies options of the command line, which override the settings.
@@ -154,9 +154,8 @@ fn host() -> String {
 
 /// Converts errors in the settings to a list of problems, for `--check`.
 fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Result<SettingsCheck> {
-    let texts = |remarks: &[settings::SettingsDiagnostic]| {
-        remarks.iter().map(ToString::to_string).collect()
-    };
+    let texts =
+        |remarks: &[settings::Diagnostic]| remarks.iter().map(ToString::to_string).collect();
     let warnings = |read: &settings::ParsedSettings| texts(&read.warnings);
     SettingsCheck::from_result(read, warnings, |error| {
         let wrong: Option<&settings::SettingsErrors> =
@@ -167,8 +166,8 @@ fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Res
 
 /// Checks the section of a howdah.toml; `None` if it has none.
 pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<SettingsCheck>> {
-    let read = || StatsdSettings::read(file.text(), &host()).map_err(anyhow::Error::from);
-    file.has_section("statsd").then(|| Ok(check_settings(read())?.in_file(Some(file.path()))))
+    let read = || StatsdSettings::read(file.text(), file.path(), &host());
+    file.has_section("statsd").then(|| check_settings(read().map_err(anyhow::Error::from)))
 }
 
 fn start(read: settings::ParsedSettings) -> anyhow::Result<StatsdServer> {

@@ -8,7 +8,7 @@
 use clap::Command;
 use toml::{Spanned, de::DeValue};
 
-use super::{ConfigProblem, apply_value};
+use super::{ProblemList, apply_value};
 
 pub(super) const SECTION: &str = "metrics";
 const OPTION: &str = "metrics-statsd";
@@ -17,26 +17,26 @@ const OPTION: &str = "metrics-statsd";
 pub(super) fn apply(
     mut command: Command,
     section: &Spanned<DeValue<'_>>,
-    found: &mut Vec<ConfigProblem>,
+    problems: &mut ProblemList<'_>,
 ) -> Command {
     let Some(section_table) = section.get_ref().as_table() else {
-        found.push(ConfigProblem::new(section.span().start, SECTION, "must be a section"));
+        problems.add(section.span().start, SECTION, "must be a section");
         return command;
     };
     for (key, value) in section_table {
         let path = format!("{SECTION}.{}", key.get_ref());
         let Some(keys) = value.get_ref().as_table().filter(|_| key.get_ref() == "statsd") else {
-            let problem = ConfigProblem::new(key.span().start, &path, "unknown section");
-            found.push(problem.or_nearest(key.get_ref(), ["statsd"].into_iter()));
+            let known = ["statsd"].into_iter();
+            problems.add_unknown(key.span().start, &path, "unknown section", known);
             continue;
         };
         for (key, value) in keys {
             let path = format!("{path}.{}", key.get_ref());
             match key.get_ref().as_ref() {
-                "address" => command = set_in_all_commands(command, value, &path, found),
-                other => {
-                    let problem = ConfigProblem::new(key.span().start, &path, "unknown key");
-                    found.push(problem.or_nearest(other, ["address"].into_iter()));
+                "address" => command = set_in_all_commands(command, value, &path, problems),
+                _ => {
+                    let known = ["address"].into_iter();
+                    problems.add_unknown(key.span().start, &path, "unknown key", known);
                 }
             }
         }
@@ -48,19 +48,20 @@ fn set_in_all_commands(
     mut command: Command,
     value: &Spanned<DeValue<'_>>,
     path: &str,
-    found: &mut Vec<ConfigProblem>,
+    problems: &mut ProblemList<'_>,
 ) -> Command {
     let names: Vec<String> =
         command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names {
-        command = command.mut_subcommand(name, |sub| set_in_all_commands(sub, value, path, found));
+        command =
+            command.mut_subcommand(name, |sub| set_in_all_commands(sub, value, path, problems));
     }
     let id = command
         .get_arguments()
         .find(|arg| arg.get_long() == Some(OPTION))
         .map(|arg| arg.get_id().clone());
     match id {
-        Some(id) => apply_value(command, &id, value, path, found),
+        Some(id) => apply_value(command, &id, value, path, problems),
         None => command,
     }
 }

@@ -14,8 +14,9 @@
 //! that has no effect here is reported.
 
 use clap::{Arg, Command};
+use howdah_settings::SettingsErrors;
 
-use super::{ConfigFile, ConfigProblem, ConfigProblems, setting, validate};
+use super::{ConfigFile, ProblemList, setting, validate};
 
 /// The meaning of a key of pgtop for `howdah top`.
 enum PgtopKey {
@@ -59,12 +60,12 @@ const KEYS: [(&str, PgtopKey); 21] = [
 ];
 
 /// A parsed file: option values with their positions, and diagnostics.
-#[derive(Debug, Default)]
-struct PgtopFile {
+#[derive(Debug)]
+struct PgtopFile<'a> {
     values: Vec<(usize, String, &'static str, String)>,
     filter: Vec<String>,
-    remarks: Vec<ConfigProblem>,
-    problems: Vec<ConfigProblem>,
+    remarks: ProblemList<'a>,
+    problems: ProblemList<'a>,
 }
 
 /// Whether a file named for `howdah top` is pgtop's: its name does not end in `.toml`, and it has
@@ -83,13 +84,13 @@ pub(crate) fn is_pgtop_file(file: &ConfigFile) -> bool {
 pub(crate) fn apply(
     file: &ConfigFile,
     command: Command,
-) -> Result<(Command, Vec<String>), ConfigProblems> {
-    let mut read = PgtopFile::parse(&file.text);
+) -> Result<(Command, Vec<String>), SettingsErrors> {
+    let mut read = PgtopFile::parse(file);
     if !read.filter.is_empty() {
         let filter = read.filter.join(" ");
         read.values.push((0, "filter".to_owned(), "filter", filter));
     }
-    let mut problems = std::mem::take(&mut read.problems);
+    let mut problems = read.problems;
     let mut command = command;
     for (at, key, option, value) in read.values {
         let is_global = setting(&command, option).is_some();
@@ -97,18 +98,14 @@ pub(crate) fn apply(
             |command: Command| set_default(command, at, &key, option, &value, &mut problems);
         command = if is_global { set(command) } else { command.mut_subcommand("top", set) };
     }
-    if !problems.is_empty() {
-        return Err(file.problems(problems));
+    if let Some(errors) = problems.into_errors() {
+        return Err(errors);
     }
     // A user of pgtop's file probably prefers pgtop's keys, too.
     let keymap = |arg: Arg| arg.default_value("pgtop");
     let command = command.mut_subcommand("top", |top| top.mut_arg("keymap", keymap));
-    let remarks = if read.remarks.is_empty() {
-        Vec::new()
-    } else {
-        file.problems(read.remarks).lines().collect()
-    };
-    Ok((command, remarks))
+    let remarks = read.remarks.into_errors().map(|remarks| remarks.0).unwrap_or_default();
+    Ok((command, remarks.iter().map(ToString::to_string).collect()))
 }
 
 /// Makes a value the default of an option.
@@ -118,7 +115,7 @@ fn set_default(
     key: &str,
     option: &'static str,
     value: &str,
-    problems: &mut Vec<ConfigProblem>,
+    problems: &mut ProblemList<'_>,
 ) -> Command {
     let Some(arg) = setting(&command, option) else { return command };
     let id = arg.get_id().clone();
@@ -128,17 +125,19 @@ fn set_default(
             command.mut_arg(id, |arg| arg.default_values([value]).required(false))
         }
         Err(why) => {
-            problems.push(ConfigProblem::new(at, key, why));
+            problems.add(at, key, why);
             command
         }
     }
 }
 
-impl PgtopFile {
-    fn parse(text: &str) -> Self {
-        let mut read = Self::default();
+impl<'a> PgtopFile<'a> {
+    fn parse(file: &'a ConfigFile) -> Self {
+        let list = || ProblemList::new(file.settings_text());
+        let (remarks, problems) = (list(), list());
+        let mut read = Self { values: Vec::new(), filter: Vec::new(), remarks, problems };
         let mut at = 0;
-        for line in text.split_inclusive('\n') {
+        for line in file.text.split_inclusive('\n') {
             let trimmed = line.trim_start();
             if !trimmed.is_empty() && !trimmed.starts_with('#') {
                 read.parse_line(at, line);
@@ -150,7 +149,7 @@ impl PgtopFile {
 
     fn parse_line(&mut self, at: usize, line: &str) {
         let Some((key, value)) = line.split_once('=') else {
-            self.problems.push(ConfigProblem::new(at, line.trim(), "is not `key = value`"));
+            self.problems.add(at, line.trim(), "is not `key = value`");
             return;
         };
         let key = key.trim().to_lowercase();
@@ -158,15 +157,14 @@ impl PgtopFile {
         // A key without a value is ignored, as in pgtop.
         let Some(value) = words.next() else { return };
         if words.next().is_some_and(|word| !word.starts_with('#')) {
-            self.problems.push(ConfigProblem::new(at, &key, "takes a single word"));
+            self.problems.add(at, &key, "takes a single word");
             return;
         }
         match KEYS.iter().find(|(known, _)| *known == key) {
             Some((key, meaning)) => self.apply_key(at, key, meaning, value),
             None => {
                 let known = KEYS.iter().map(|(key, _)| *key);
-                self.problems
-                    .push(ConfigProblem::new(at, &key, "unknown key").or_nearest(&key, known));
+                self.problems.add_unknown(at, &key, "unknown key", known);
             }
         }
     }
@@ -195,12 +193,12 @@ impl PgtopFile {
                     let why = format!(
                         "patterns are not supported: write --filter '{column}:WORD', or ^WORD$"
                     );
-                    self.problems.push(ConfigProblem::new(at, key, why));
+                    self.problems.add(at, key, why);
                 }
             },
             PgtopKey::Ignored(why) => {
                 let why = format!("has no effect: {why}");
-                self.remarks.push(ConfigProblem::new(at, key, why));
+                self.remarks.add(at, key, why);
             }
         }
     }
@@ -256,7 +254,7 @@ mod tests {
     fn errors_have_line_and_key() {
         let text = "delay=soon\nfoo delay=4\n\nthreshold=3\nhost\ndb=a b\nfilter_user=^a.*\n";
         let problems = apply(&file(text), cli::command()).unwrap_err();
-        let lines: Vec<String> = problems.lines().collect();
+        let lines: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
         assert_eq!(lines.len(), 6, "{lines:?}");
         assert!(lines[0].starts_with("old:1: delay: `soon`: write a time such as"), "{lines:?}");
         assert!(lines[1].starts_with("old:2: foo delay: unknown key"), "{lines:?}");

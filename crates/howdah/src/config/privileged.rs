@@ -7,7 +7,7 @@
 
 use toml::de::DeTable;
 
-use super::ConfigProblem;
+use super::ProblemList;
 
 /// A capability that an option would give to an untrusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +65,9 @@ fn privilege(name: &str, path: &str) -> Option<Privilege> {
     row.map(|(_, privilege)| *privilege)
 }
 
-/// Returns one problem for each privileged key that the document sets.
-pub(super) fn problems(document: &DeTable<'_>) -> Vec<ConfigProblem> {
-    let mut problems = Vec::new();
-    collect(document, "", &mut problems);
-    problems
-}
-
-fn collect(table: &DeTable<'_>, parent: &str, problems: &mut Vec<ConfigProblem>) {
+/// Adds one problem for each privileged key that the table at `parent` sets; an empty `parent`
+/// stands for the whole document.
+pub(super) fn check(table: &DeTable<'_>, parent: &str, problems: &mut ProblemList<'_>) {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
         let path = if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") };
@@ -80,16 +75,14 @@ fn collect(table: &DeTable<'_>, parent: &str, problems: &mut Vec<ConfigProblem>)
             continue;
         }
         if let Some(section) = value.get_ref().as_table() {
-            collect(section, &path, problems);
+            check(section, &path, problems);
         } else if let Some(privilege) = privilege(name, &path) {
             let why = format!(
                 "{}, which a file found in the working directory must not do",
                 privilege.text()
             );
-            let problem = ConfigProblem::new(key.span().start, &path, why);
-            problems.push(
-                problem.with_hint("to use the file as it is, name it with --config howdah.toml"),
-            );
+            let hint = "to use the file as it is, name it with --config howdah.toml";
+            problems.add_with_hint(key.span().start, &path, &why, hint);
         }
     }
 }

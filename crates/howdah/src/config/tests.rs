@@ -28,7 +28,13 @@ fn file(text: &str) -> ConfigFile {
 }
 
 fn problems(text: &str) -> Vec<String> {
-    file(text).apply(tree()).expect_err("the file is invalid").lines().collect()
+    file(text)
+        .apply(tree())
+        .expect_err("the file is invalid")
+        .0
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
@@ -134,7 +140,8 @@ fn metrics_section_sets_the_option_of_every_command() {
         assert_eq!(matches.get_one::<String>("metrics_statsd").unwrap(), "h:8125");
     }
     let wrong = "[metrics.statsd]\nadress = 'h:8125'\n[metrics.graphite]\n";
-    let problems: Vec<String> = file(wrong).apply(tree()).expect_err("wrong").lines().collect();
+    let problems: Vec<String> =
+        file(wrong).apply(tree()).expect_err("wrong").0.iter().map(ToString::to_string).collect();
     assert!(problems[0].contains("2: metrics.statsd.adress: unknown key"), "{problems:?}");
     assert!(problems.iter().any(|line| line.contains("metrics.graphite: unknown section")));
 }

@@ -366,7 +366,10 @@ fn both_checks_report_errors_and_ignored_keys() {
     fs::write(folder.path().join("howdah.toml"), "[statsd]\nprot = 1\n").unwrap();
     let output = howdah(folder.path()).args(["config", "check"]).assert().code(3);
     let messages = text(&output.get_output().stdout);
-    assert!(messages.starts_with("howdah.toml: line 2: "), "{messages}");
+    assert!(
+        messages.starts_with("howdah.toml:2: prot: unknown key (did you mean `proxy`?)"),
+        "{messages}"
+    );
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn etsy_config_works_from_start_to_last_flush() {
         line.clear();
         assert!(server.stderr.read_line(&mut line).unwrap() > 0);
     }
-    assert!(line.contains("line 1: a value cannot start with '}'"), "{line}");
+    assert!(line.contains("config.js:1: a value cannot start with '}'"), "{line}");
     let (code, rest) = server.terminate();
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("packets received 1, dropped at sockets 0"), "{rest}");
@@ -127,11 +127,11 @@ fn config_errors_name_line_and_key() {
     let words = ["statsd", "--check", "-c", "config.js"];
     let output = howdah(folder.path()).args(words).assert().code(3);
     let messages = text(&output.get_output().stdout);
-    assert_eq!(messages, "config.js: line 3: port: \"x\" is not a number\n");
+    assert_eq!(messages, "config.js:3: port: \"x\" is not a number\n");
     let output = howdah(folder.path()).args(["statsd", "-c", "config.js"]).assert().code(1);
     let messages = text(&output.get_output().stderr);
     assert!(
-        messages.starts_with("howdah: cannot use the settings in config.js: line 3: port"),
+        messages.starts_with("howdah: cannot use the settings: config.js:3: port"),
         "{messages}"
     );
     let output = howdah(folder.path()).args(["statsd", "-c", "missing"]).assert().code(1);
@@ -153,7 +153,7 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
     let output = howdah(folder.path()).args(words).assert().code(0);
     let lenient = text(&output.get_output().stdout);
     let did_you_mean =
-        "config.js: line 2: flushintervall: unknown key: did you mean flushInterval?\n";
+        "config.js:2: flushintervall: unknown key, ignored (did you mean `flushInterval`?)\n";
     assert!(lenient.starts_with(&format!("warning: {did_you_mean}")), "{lenient}");
     assert!(lenient.contains("\"statsd-librato-backend\" is not supported"), "{lenient}");
     let words = ["statsd", "--check", "--strict", "-c", "config.js"];

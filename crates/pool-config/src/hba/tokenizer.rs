@@ -18,7 +18,9 @@ use std::{
     rc::Rc,
 };
 
-use super::{Files, HbaError};
+use howdah_settings::Diagnostic;
+
+use super::Files;
 
 /// A token, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +46,8 @@ pub(super) struct HbaLine {
 }
 
 impl HbaLine {
-    pub(super) fn error(&self, text: String) -> HbaError {
-        HbaError { file: self.file.to_path_buf(), line: self.number, text }
+    pub(super) fn error(&self, text: String) -> Diagnostic {
+        Diagnostic::new(&self.file, self.number, "", text)
     }
 }
 
@@ -60,13 +62,17 @@ const TOKENS_MAX: usize = 1_000_000;
 const ERRORS_MAX: usize = 100;
 
 /// Returns the lines of a file and its included files. Errors are added to `wrong`.
-pub(super) fn tokenize(path: &Path, files: &dyn Files, wrong: &mut Vec<HbaError>) -> Vec<HbaLine> {
+pub(super) fn tokenize(
+    path: &Path,
+    files: &dyn Files,
+    wrong: &mut Vec<Diagnostic>,
+) -> Vec<HbaLine> {
     let mut tokenizer = Tokenizer { files, wrong, lines: Vec::new(), token_count: 0 };
     match files.text(path) {
         Ok(text) => tokenizer.file(path, &text, 0),
         Err(error) => {
             let text = format!("cannot be read: {error}");
-            tokenizer.wrong.push(HbaError { file: path.to_owned(), line: 0, text });
+            tokenizer.wrong.push(Diagnostic::new(path, 0, "", text));
         }
     }
     tokenizer.lines
@@ -74,7 +80,7 @@ pub(super) fn tokenize(path: &Path, files: &dyn Files, wrong: &mut Vec<HbaError>
 
 struct Tokenizer<'a> {
     files: &'a dyn Files,
-    wrong: &'a mut Vec<HbaError>,
+    wrong: &'a mut Vec<Diagnostic>,
     lines: Vec<HbaLine>,
     token_count: usize,
 }

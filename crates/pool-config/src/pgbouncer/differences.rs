@@ -69,11 +69,11 @@ pub(crate) fn difference(key: &str) -> Option<&'static str> {
 
 #[test]
 fn differences_are_for_keys_with_effect() {
-    use super::{KEYS, KeyEffect};
+    use super::KEYS;
     assert!(DIFFERENCES.is_sorted_by_key(|(name, _)| *name));
     for (name, _) in DIFFERENCES {
         let key = KEYS.iter().find(|key| key.name == *name);
-        let has_effect = key.is_some_and(|key| matches!(key.effect, KeyEffect::Sets(..)));
+        let has_effect = key.is_some_and(|key| key.target().is_some());
         assert!(has_effect, "{name}");
     }
 }

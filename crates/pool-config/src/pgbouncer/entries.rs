@@ -3,10 +3,12 @@
 use super::{
     super::{
         ANY_DATABASE, Config, DatabaseConfig, LoadBalanceHosts, SECRET_BYTES_MAX, StoredSecret,
-        UserConfig, pairs,
+        UserConfig,
+        keys::{self, KeyValue as _, Notation, SettingKey},
+        pairs,
     },
     IniKeyResult,
-    keys::{non_empty, number, pool_mode, port, seconds, timeout, unknown},
+    keys::unknown,
 };
 
 /// Keys that an entry of `[databases]` may have, and the keys of `[pool.databases.NAME]` that they
@@ -56,26 +58,17 @@ pub(super) fn database(config: &mut Config, name: &str, text: &str) -> IniKeyRes
 fn database_key(database: &mut DatabaseConfig, key: &str, value: &str) -> IniKeyResult {
     let own = || value.to_owned();
     match key {
-        "host" => {
-            let hosts = value.split(',').map(str::trim).filter(|host| !host.is_empty());
-            database.hosts = hosts.map(str::to_owned).collect();
-        }
-        "port" => database.port = port(value)?,
+        // An empty name or query is not a missing one.
         "dbname" => database.dbname = Some(own()),
         "user" => database.user = Some(own()),
+        "connect_query" => database.connect_query = Some(own()),
         "password" if value.len() > SECRET_BYTES_MAX => {
             return Err("the secret is longer than 65,530 bytes".to_owned());
         }
         "password" => database.secret = Some(StoredSecret::parse(value)),
-        "pool_mode" => database.mode = Some(pool_mode(value)?),
-        "pool_size" => database.pool_size = inherited(value)?,
-        "min_pool_size" => database.min_size = inherited(value)?,
-        "reserve_pool" | "reserve_pool_size" => database.reserve_size = inherited(value)?,
-        "max_db_connections" => database.max_servers = inherited(value)?,
-        "max_db_client_connections" => database.max_clients = inherited(value)?,
-        "server_lifetime" => database.server_lifetime = Some(seconds(value)?),
-        "query_wait_timeout" => {
-            timeout(database.query_wait_timeout.get_or_insert_default(), value)?;
+        // With 0, each connection is used only once.
+        "server_lifetime" => {
+            database.server_lifetime.get_or_insert_default().set(value, Notation::PgBouncer)?;
         }
         "load_balance_hosts" => {
             database.load_balance_hosts = match value {
@@ -84,16 +77,27 @@ fn database_key(database: &mut DatabaseConfig, key: &str, value: &str) -> IniKey
                 _ => return Err(format!("{value:?} is neither round-robin nor disable")),
             }
         }
-        "connect_query" => database.connect_query = Some(own()),
         "client_encoding" | "datestyle" | "timezone" | "application_name" => {
             database.parameters.insert(key.to_owned(), own());
         }
-        "auth_user" => database.auth_user = non_empty(value),
-        "auth_dbname" => database.auth_dbname = non_empty(value),
-        "auth_query" => database.auth_query = non_empty(value),
-        _ => return Err(unknown(key, DATABASE_KEYS.iter().map(|(name, _)| *name))),
+        _ => entry_key(database, DATABASE_KEYS, keys::DATABASE_KEYS, key, value)?,
     }
     Ok(None)
+}
+
+/// Sets the key of an entry that corresponds to `name`, one of PgBouncer's.
+fn entry_key<T>(
+    entry: &mut T,
+    names: &[(&'static str, &'static str)],
+    keys: &'static [SettingKey<T>],
+    name: &str,
+    value: &str,
+) -> Result<(), String> {
+    let target = names.iter().find(|(known, _)| *known == name);
+    match target.and_then(|(_, path)| keys::find(keys, path)) {
+        Some(key) => (key.get_mut)(entry).set(value, Notation::PgBouncer),
+        None => Err(unknown(name, names.iter().map(|(name, _)| *name))),
+    }
 }
 
 /// Keys that an entry of `[users]` may have, and the keys of `[pool.users.NAME]` that they set.
@@ -114,38 +118,25 @@ pub const USER_KEYS: &[(&str, &str)] = &[
 pub(super) fn user(config: &mut Config, name: &str, text: &str) -> IniKeyResult {
     let mut user = UserConfig::default();
     for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
-        user_key(&mut user, key, &value).map_err(|why| format!("{key}: {why}"))?;
+        entry_key(&mut user, USER_KEYS, keys::USER_KEYS, key, &value)
+            .map_err(|why| format!("{key}: {why}"))?;
     }
     config.users.insert(unquoted(name), user);
     Ok(None)
-}
-
-fn user_key(user: &mut UserConfig, key: &str, value: &str) -> Result<(), String> {
-    match key {
-        "pool_mode" => user.mode = Some(pool_mode(value)?),
-        "pool_size" => user.pool_size = inherited(value)?,
-        "reserve_pool_size" => user.reserve_size = inherited(value)?,
-        "max_user_connections" => user.max_servers = inherited(value)?,
-        "max_user_client_connections" => user.max_clients = inherited(value)?,
-        "query_timeout" => timeout(user.query_timeout.get_or_insert_default(), value)?,
-        "query_wait_timeout" => timeout(user.query_wait_timeout.get_or_insert_default(), value)?,
-        "transaction_timeout" => timeout(user.transaction_timeout.get_or_insert_default(), value)?,
-        "idle_transaction_timeout" => {
-            timeout(user.idle_transaction_timeout.get_or_insert_default(), value)?;
-        }
-        "client_idle_timeout" => timeout(user.client_idle_timeout.get_or_insert_default(), value)?,
-        _ => return Err(unknown(key, USER_KEYS.iter().map(|(name, _)| *name))),
-    }
-    Ok(())
-}
-
-/// Parses a number; `None` for -1, which means that the value of `[pgbouncer]` applies.
-fn inherited(value: &str) -> Result<Option<u32>, String> {
-    if value == "-1" { Ok(None) } else { number(value).map(Some) }
 }
 
 /// Removes the double quotes around an SQL identifier, if there are any.
 pub(super) fn unquoted(name: &str) -> String {
     let inner = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))
+}
+
+#[test]
+fn target_of_each_key_is_a_key_of_the_entry() {
+    for (name, path) in DATABASE_KEYS {
+        assert!(keys::find(keys::DATABASE_KEYS, path).is_some(), "{name}");
+    }
+    for (name, path) in USER_KEYS {
+        assert!(keys::find(keys::USER_KEYS, path).is_some(), "{name}");
+    }
 }

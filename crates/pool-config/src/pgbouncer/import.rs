@@ -2,11 +2,9 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use super::{
-    super::{Config, ConfigErrors},
-    IniReader, KEYS, KeyEffect,
-    differences::difference,
-};
+use howdah_settings::SettingsErrors;
+
+use super::{super::Config, IniReader, KEYS, differences::difference};
 
 impl Config {
     /// Converts a `pgbouncer.ini`, with its included files, to an equivalent `[pool]` section. A
@@ -16,17 +14,15 @@ impl Config {
     /// # Errors
     ///
     /// The file has unknown keys or invalid values, or an included file cannot be read.
-    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, ConfigErrors> {
+    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, SettingsErrors> {
         let mut reader = IniReader::read(text, path)?;
         reader.config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         let comments: Vec<_> = KEYS
             .iter()
             .filter(|key| reader.keys.contains(&key.name))
-            .filter_map(|key| match (key.effect, difference(key.name)) {
-                (KeyEffect::Sets(ours, _), Some(text)) => {
-                    Some((ours.to_owned(), format!("{}: {text}", key.name)))
-                }
-                _ => None,
+            .filter_map(|key| {
+                let (target, text) = (key.target()?, difference(key.name)?);
+                Some((target.to_owned(), format!("{}: {text}", key.name)))
             })
             .collect();
         let body = reader.config.to_toml_with(&comments);

@@ -1,10 +1,14 @@
 //! The table of keys of section `[pgbouncer]`, and parsers for their values.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use howdah_connect::{SslMode, tls::TlsVersion};
+use howdah_connect::tls::TlsVersion;
+use howdah_settings::nearest;
 
-use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig, durations};
+use super::super::{
+    ApplicationName, Config, TlsSideConfig,
+    keys::{self, KeyChange, KeyValue as _, Notation, SettingKey},
+};
 
 /// A row of the table of `[pgbouncer]` keys.
 #[derive(Clone, Copy, Debug)]
@@ -18,22 +22,65 @@ pub struct PgbouncerKey {
 /// The effect of a key on the configuration, if any.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyEffect {
-    /// The key sets a key of `[pool]`.
-    Sets(
+    /// The key sets the key of `[pool]` with this path, to the same value.
+    Sets(&'static str),
+    /// The key sets a key of `[pool]`, whose value has another form.
+    Converts(
         /// Path of the `[pool]` key, such as `auth.dbname`.
         &'static str,
         /// Parses the value and stores it in the configuration.
         fn(&mut Config, &str) -> Result<(), String>,
+        /// Returns the value in PgBouncer's form.
+        fn(&Config) -> String,
     ),
     /// The key has no effect; the text is the reason, which is logged as a warning.
     Ignored(&'static str),
 }
 
+impl PgbouncerKey {
+    /// Returns the path of the `[pool]` key that this key sets, if any.
+    pub fn target(&self) -> Option<&'static str> {
+        match self.effect {
+            KeyEffect::Sets(path) | KeyEffect::Converts(path, ..) => Some(path),
+            KeyEffect::Ignored(_) => None,
+        }
+    }
+
+    /// Returns the value that the key has in the configuration, as in a `pgbouncer.ini`; `None` if
+    /// it has no effect.
+    pub fn show(&self, config: &Config) -> Option<String> {
+        match self.effect {
+            KeyEffect::Sets(path) => Some((find(path).get)(config).to_pgbouncer()),
+            KeyEffect::Converts(_, _, show) => Some(show(config)),
+            KeyEffect::Ignored(_) => None,
+        }
+    }
+
+    /// Whether a change of the key takes effect only after a restart.
+    pub fn needs_restart(&self) -> bool {
+        self.target().is_some_and(|path| find(path).change == KeyChange::Restart)
+    }
+
+    /// Parses a value and stores it in the configuration.
+    pub(crate) fn set(&self, config: &mut Config, value: &str) -> Result<(), String> {
+        match self.effect {
+            KeyEffect::Sets(path) => (find(path).get_mut)(config).set(value, Notation::PgBouncer),
+            KeyEffect::Converts(_, set, _) => set(config, value),
+            KeyEffect::Ignored(_) => Ok(()),
+        }
+    }
+}
+
+/// Returns the row of a `[pool]` key.
+fn find(path: &str) -> &'static SettingKey<Config> {
+    keys::find(keys::KEYS, path).expect("a test finds the target of each row")
+}
+
 /// Applies a key and its value to `config`.
 pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniKeyResult {
-    match KEYS.iter().find(|key| key.name == name).map(|key| key.effect) {
-        Some(KeyEffect::Sets(_, set)) => set(config, value).map(|()| None),
-        Some(KeyEffect::Ignored(why)) => Ok(Some(why)),
+    match KEYS.iter().find(|key| key.name == name) {
+        Some(PgbouncerKey { effect: KeyEffect::Ignored(why), .. }) => Ok(Some(why)),
+        Some(key) => key.set(config, value).map(|()| None),
         None => Err(unknown(name, KEYS.iter().map(|key| key.name))),
     }
 }
@@ -46,23 +93,17 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
     }
 }
 
-/// Returns the known key with the smallest edit distance from `name`, which is `name` itself if it
-/// is known; `None` if no known key is similar.
-pub(super) fn nearest(
-    name: &str,
-    known: impl Iterator<Item = &'static str>,
-) -> Option<&'static str> {
-    let nearest = known.map(|key| (strsim::damerau_levenshtein(name, key), key)).min();
-    let (_, key) = nearest.filter(|(distance, key)| *distance * 2 < key.len())?;
-    Some(key)
+const fn sets(name: &'static str, path: &'static str) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Sets(path) }
 }
 
-const fn sets(
+const fn converts(
     name: &'static str,
-    ours: &'static str,
+    path: &'static str,
     set: fn(&mut Config, &str) -> Result<(), String>,
+    show: fn(&Config) -> String,
 ) -> PgbouncerKey {
-    PgbouncerKey { name, effect: KeyEffect::Sets(ours, set) }
+    PgbouncerKey { name, effect: KeyEffect::Converts(path, set, show) }
 }
 
 const fn ignored(name: &'static str, why: &'static str) -> PgbouncerKey {
@@ -77,297 +118,175 @@ const CIPHERS: &str = "the defaults of rustls are used, which include no weak on
 
 /// All keys of the section, ordered by name.
 pub const KEYS: &[PgbouncerKey] = &[
-    sets("admin_users", "admin-users", |config, value| list(&mut config.admin_users, value)),
-    sets("application_name_add_host", "application-name", |config, value| {
-        let mut adds = false;
-        flag(&mut adds, value)?;
-        config.application_name =
-            if adds { Some(ApplicationName::WITH_HOST.parse()?) } else { None };
-        Ok(())
-    }),
-    sets("auth_dbname", "auth.dbname", |config, value| {
-        config.auth.dbname = non_empty(value);
-        Ok(())
-    }),
-    sets("auth_file", "auth.file", |config, value| {
-        config.auth.file = non_empty(value);
-        Ok(())
-    }),
-    sets("auth_hba_file", "auth.hba-file", |config, value| {
-        config.auth.hba_file = non_empty(value);
-        Ok(())
-    }),
-    sets("auth_ident_file", "auth.ident-file", |config, value| {
-        config.auth.ident_file = non_empty(value);
-        Ok(())
-    }),
+    sets("admin_users", "admin-users"),
+    converts(
+        "application_name_add_host",
+        "application-name",
+        |config, value| {
+            let adds = flag(value)?.then(|| ApplicationName::WITH_HOST.parse());
+            config.application_name = adds.transpose()?;
+            Ok(())
+        },
+        |config| config.application_name.is_some().to_pgbouncer(),
+    ),
+    sets("auth_dbname", "auth.dbname"),
+    sets("auth_file", "auth.file"),
+    sets("auth_hba_file", "auth.hba-file"),
+    sets("auth_ident_file", "auth.ident-file"),
     ignored("auth_ldap_options", "LDAP is not supported"),
-    sets("auth_query", "auth.query", |config, value| {
-        config.auth.query = value.to_owned();
-        Ok(())
-    }),
-    sets("auth_type", "auth.type", |config, value| {
-        config.auth.method = auth_method(value)?;
-        Ok(())
-    }),
-    sets("auth_user", "auth.user", |config, value| {
-        config.auth.user = non_empty(value);
-        Ok(())
-    }),
-    sets("autodb_idle_timeout", "timeouts.autodb-idle", |config, value| {
-        timeout(&mut config.timeouts.autodb_idle, value)
-    }),
-    sets("cancel_wait_timeout", "timeouts.cancel-wait", |config, value| {
-        timeout(&mut config.timeouts.cancel_wait, value)
-    }),
-    sets("client_idle_timeout", "timeouts.client-idle", |config, value| {
-        timeout(&mut config.timeouts.client_idle, value)
-    }),
-    sets("client_login_timeout", "timeouts.client-login", |config, value| {
-        timeout(&mut config.timeouts.client_login, value)
-    }),
+    sets("auth_query", "auth.query"),
+    sets("auth_type", "auth.type"),
+    sets("auth_user", "auth.user"),
+    sets("autodb_idle_timeout", "timeouts.autodb-idle"),
+    sets("cancel_wait_timeout", "timeouts.cancel-wait"),
+    sets("client_idle_timeout", "timeouts.client-idle"),
+    sets("client_login_timeout", "timeouts.client-login"),
     ignored("client_tls13_ciphers", CIPHERS),
-    sets("client_tls_ca_file", "tls.client.ca-file", |config, value| {
-        config.tls.client.ca_file = non_empty(value);
-        Ok(())
-    }),
-    sets("client_tls_cert_file", "tls.client.certificate", |config, value| {
-        config.tls.client.certificate = non_empty(value);
-        Ok(())
-    }),
+    sets("client_tls_ca_file", "tls.client.ca-file"),
+    sets("client_tls_cert_file", "tls.client.certificate"),
     ignored("client_tls_ciphers", CIPHERS),
     ignored("client_tls_dheparams", CIPHERS),
     ignored("client_tls_ecdhcurve", CIPHERS),
-    sets("client_tls_key_file", "tls.client.key", |config, value| {
-        config.tls.client.key = non_empty(value);
-        Ok(())
-    }),
-    sets("client_tls_protocols", "tls.client.min-version", |config, value| {
-        protocols(&mut config.tls.client, value)
-    }),
-    sets("client_tls_sslmode", "tls.client.mode", |config, value| {
-        config.tls.client.mode = Some(ssl_mode(value)?);
-        Ok(())
-    }),
+    sets("client_tls_key_file", "tls.client.key"),
+    converts(
+        "client_tls_protocols",
+        "tls.client.min-version",
+        |config, value| set_protocols(&mut config.tls.client, value),
+        |config| protocols(&config.tls.client),
+    ),
+    sets("client_tls_sslmode", "tls.client.mode"),
     ignored("conffile", "the configuration file is given by -c"),
-    sets("default_pool_size", "sizes.pool", |config, value| limit(&mut config.sizes.pool, value)),
-    sets("disable_pqexec", "simple-queries", |config, value| {
-        let mut disables = false;
-        flag(&mut disables, value)?;
-        config.simple_queries = !disables;
-        Ok(())
-    }),
-    sets("dns_max_ttl", "timeouts.dns-max-ttl", |config, value| {
-        config.timeouts.dns_max_ttl = seconds(value)?;
-        Ok(())
-    }),
+    sets("default_pool_size", "sizes.pool"),
+    converts(
+        "disable_pqexec",
+        "simple-queries",
+        |config, value| {
+            config.simple_queries = !flag(value)?;
+            Ok(())
+        },
+        |config| (!config.simple_queries).to_pgbouncer(),
+    ),
+    sets("dns_max_ttl", "timeouts.dns-max-ttl"),
     ignored("dns_nxdomain_ttl", DNS),
     ignored("dns_zone_check_period", DNS),
-    sets("idle_transaction_timeout", "timeouts.idle-transaction", |config, value| {
-        timeout(&mut config.timeouts.idle_transaction, value)
-    }),
-    sets("ignore_startup_parameters", "ignored-startup-parameters", |config, value| {
-        list(&mut config.ignored_startup_parameters, value)
-    }),
+    sets("idle_transaction_timeout", "timeouts.idle-transaction"),
+    sets("ignore_startup_parameters", "ignored-startup-parameters"),
     ignored("job_name", "the name of a Windows service"),
-    sets("listen_addr", "listen.addresses", |config, value| {
-        list(&mut config.listen.addresses, value)
-    }),
-    sets("listen_backlog", "listen.backlog", |config, value| {
-        config.listen.backlog = number(value)?;
-        Ok(())
-    }),
-    sets("listen_port", "listen.port", |config, value| {
-        config.listen.port = port(value)?;
-        Ok(())
-    }),
-    sets("log_connections", "log.connections", |config, value| {
-        flag(&mut config.log.connections, value)
-    }),
-    sets("log_disconnections", "log.disconnections", |config, value| {
-        flag(&mut config.log.disconnections, value)
-    }),
-    sets("log_pooler_errors", "log.pooler-errors", |config, value| {
-        flag(&mut config.log.pooler_errors, value)
-    }),
-    sets("log_stats", "log.stats", |config, value| flag(&mut config.log.stats, value)),
+    sets("listen_addr", "listen.addresses"),
+    sets("listen_backlog", "listen.backlog"),
+    sets("listen_port", "listen.port"),
+    sets("log_connections", "log.connections"),
+    sets("log_disconnections", "log.disconnections"),
+    sets("log_pooler_errors", "log.pooler-errors"),
+    sets("log_stats", "log.stats"),
     ignored("logfile", LOGGING),
     ignored("login_notify_message", "clients get no notice at login"),
-    sets("max_client_conn", "limits.clients", |config, value| {
-        config.limits.clients = number(value)?;
-        Ok(())
-    }),
-    sets("max_db_client_connections", "limits.clients-per-database", |config, value| {
-        limit(&mut config.limits.clients_per_database, value)
-    }),
-    sets("max_db_connections", "limits.servers-per-database", |config, value| {
-        limit(&mut config.limits.servers_per_database, value)
-    }),
-    sets("max_packet_size", "limits.message-bytes", |config, value| {
-        config.limits.message_bytes = number(value)?;
-        Ok(())
-    }),
-    sets("max_prepared_statements", "max-prepared-statements", |config, value| {
-        config.max_prepared_statements = number(value)?;
-        Ok(())
-    }),
-    sets("max_user_client_connections", "limits.clients-per-user", |config, value| {
-        limit(&mut config.limits.clients_per_user, value)
-    }),
-    sets("max_user_connections", "limits.servers-per-user", |config, value| {
-        limit(&mut config.limits.servers_per_user, value)
-    }),
-    sets("min_pool_size", "sizes.min", |config, value| {
-        config.sizes.min = number(value)?;
-        Ok(())
-    }),
+    sets("max_client_conn", "limits.clients"),
+    sets("max_db_client_connections", "limits.clients-per-database"),
+    sets("max_db_connections", "limits.servers-per-database"),
+    sets("max_packet_size", "limits.message-bytes"),
+    sets("max_prepared_statements", "max-prepared-statements"),
+    sets("max_user_client_connections", "limits.clients-per-user"),
+    sets("max_user_connections", "limits.servers-per-user"),
+    sets("min_pool_size", "sizes.min"),
     ignored("peer_id", "one process uses every core; there are no peers"),
     ignored("pidfile", "the process stays in the foreground, so its supervisor knows its id"),
     ignored("pkt_buf", "a worker has one buffer for all its connections"),
-    sets("pool_idle_timeout", "timeouts.pool-idle", |config, value| {
-        timeout(&mut config.timeouts.pool_idle, value)
-    }),
-    sets("pool_mode", "mode", |config, value| {
-        config.mode = pool_mode(value)?;
-        Ok(())
-    }),
-    sets("query_timeout", "timeouts.query", |config, value| {
-        timeout(&mut config.timeouts.query, value)
-    }),
-    sets("query_wait_notify", "timeouts.query-wait-notify", |config, value| {
-        timeout(&mut config.timeouts.query_wait_notify, value)
-    }),
-    sets("query_wait_timeout", "timeouts.query-wait", |config, value| {
-        timeout(&mut config.timeouts.query_wait, value)
-    }),
-    sets("reserve_pool_size", "sizes.reserve", |config, value| {
-        config.sizes.reserve = number(value)?;
-        Ok(())
-    }),
-    sets("reserve_pool_timeout", "timeouts.reserve-wait", |config, value| {
-        timeout(&mut config.timeouts.reserve_wait, value)
-    }),
+    sets("pool_idle_timeout", "timeouts.pool-idle"),
+    sets("pool_mode", "mode"),
+    sets("query_timeout", "timeouts.query"),
+    sets("query_wait_notify", "timeouts.query-wait-notify"),
+    sets("query_wait_timeout", "timeouts.query-wait"),
+    sets("reserve_pool_size", "sizes.reserve"),
+    sets("reserve_pool_timeout", "timeouts.reserve-wait"),
     ignored("resolv_conf", DNS),
     ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops"),
-    sets("scram_iterations", "auth.scram-iterations", |config, value| {
-        let iterations = NonZeroU32::new(number(value)?);
-        config.auth.scram_iterations = iterations.ok_or("must be at least 1")?;
-        Ok(())
-    }),
-    sets("server_check_delay", "timeouts.server-check-delay", |config, value| {
-        config.timeouts.server_check_delay = seconds(value)?;
-        Ok(())
-    }),
-    sets("server_check_query", "check-query", |config, value| {
-        config.check_query = match value {
-            "" => None,
-            "<empty>" => Some(String::new()),
-            query => Some(query.to_owned()),
-        };
-        Ok(())
-    }),
-    sets("server_connect_timeout", "timeouts.server-connect", |config, value| {
-        timeout(&mut config.timeouts.server_connect, value)
-    }),
+    sets("scram_iterations", "auth.scram-iterations"),
+    sets("server_check_delay", "timeouts.server-check-delay"),
+    converts(
+        "server_check_query",
+        "check-query",
+        |config, value| {
+            config.check_query = match value {
+                "" => None,
+                "<empty>" => Some(String::new()),
+                query => Some(query.to_owned()),
+            };
+            Ok(())
+        },
+        |config| config.check_query.to_pgbouncer(),
+    ),
+    sets("server_connect_timeout", "timeouts.server-connect"),
     ignored("server_fast_close", "a session keeps its server until it ends"),
-    sets("server_idle_timeout", "timeouts.server-idle", |config, value| {
-        timeout(&mut config.timeouts.server_idle, value)
-    }),
-    sets("server_lifetime", "timeouts.server-lifetime", |config, value| {
-        config.timeouts.server_lifetime = seconds(value)?;
-        Ok(())
-    }),
-    sets("server_login_retry", "timeouts.server-login-retry", |config, value| {
-        config.timeouts.server_login_retry = seconds(value)?;
-        Ok(())
-    }),
-    sets("server_reset_query", "reset-query", |config, value| {
-        config.reset_query = value.to_owned();
-        Ok(())
-    }),
-    sets("server_reset_query_always", "reset-query-always", |config, value| {
-        flag(&mut config.reset_query_always, value)
-    }),
-    sets("server_round_robin", "round-robin", |config, value| flag(&mut config.round_robin, value)),
+    sets("server_idle_timeout", "timeouts.server-idle"),
+    sets("server_lifetime", "timeouts.server-lifetime"),
+    sets("server_login_retry", "timeouts.server-login-retry"),
+    sets("server_reset_query", "reset-query"),
+    sets("server_reset_query_always", "reset-query-always"),
+    sets("server_round_robin", "round-robin"),
     ignored("server_tls13_ciphers", CIPHERS),
-    sets("server_tls_ca_file", "tls.server.ca-file", |config, value| {
-        config.tls.server.ca_file = non_empty(value);
-        Ok(())
-    }),
-    sets("server_tls_cert_file", "tls.server.certificate", |config, value| {
-        config.tls.server.certificate = non_empty(value);
-        Ok(())
-    }),
+    sets("server_tls_ca_file", "tls.server.ca-file"),
+    sets("server_tls_cert_file", "tls.server.certificate"),
     ignored("server_tls_ciphers", CIPHERS),
-    sets("server_tls_key_file", "tls.server.key", |config, value| {
-        config.tls.server.key = non_empty(value);
-        Ok(())
-    }),
-    sets("server_tls_protocols", "tls.server.min-version", |config, value| {
-        protocols(&mut config.tls.server, value)
-    }),
-    sets("server_tls_sslmode", "tls.server.mode", |config, value| {
-        config.tls.server.mode = Some(ssl_mode(value)?);
-        Ok(())
-    }),
+    sets("server_tls_key_file", "tls.server.key"),
+    converts(
+        "server_tls_protocols",
+        "tls.server.min-version",
+        |config, value| set_protocols(&mut config.tls.server, value),
+        |config| protocols(&config.tls.server),
+    ),
+    sets("server_tls_sslmode", "tls.server.mode"),
     ignored("service_name", "the name of a Windows service"),
     ignored("so_reuseport", "one process uses every core, see workers"),
-    sets("stats_period", "log.stats-period", |config, value| {
-        config.log.stats_period = seconds(value)?;
-        Ok(())
-    }),
-    sets("stats_users", "stats-users", |config, value| list(&mut config.stats_users, value)),
-    sets("suspend_timeout", "timeouts.suspend", |config, value| {
-        timeout(&mut config.timeouts.suspend, value)
-    }),
+    sets("stats_period", "log.stats-period"),
+    sets("stats_users", "stats-users"),
+    sets("suspend_timeout", "timeouts.suspend"),
     ignored("syslog", LOGGING),
     ignored("syslog_facility", LOGGING),
     ignored("syslog_ident", LOGGING),
-    sets("tcp_defer_accept", "listen.defer-accept", |config, value| {
-        config.listen.defer_accept = seconds(value)?;
-        Ok(())
-    }),
-    sets("tcp_keepalive", "tcp.keepalive", |config, value| flag(&mut config.tcp.keepalive, value)),
-    sets("tcp_keepcnt", "tcp.keepalive-count", |config, value| {
-        limit(&mut config.tcp.keepalive_count, value)
-    }),
-    sets("tcp_keepidle", "tcp.keepalive-idle", |config, value| {
-        timeout(&mut config.tcp.keepalive_idle, value)
-    }),
-    sets("tcp_keepintvl", "tcp.keepalive-interval", |config, value| {
-        timeout(&mut config.tcp.keepalive_interval, value)
-    }),
-    sets("tcp_socket_buffer", "tcp.buffer-bytes", |config, value| {
-        limit(&mut config.tcp.buffer_bytes, value)
-    }),
-    sets("tcp_user_timeout", "tcp.user-timeout", |config, value| {
-        let millis = Duration::from_millis(number(value)?.into());
-        config.tcp.user_timeout = Some(millis).filter(|timeout| !timeout.is_zero());
-        Ok(())
-    }),
-    sets("track_extra_parameters", "tracked-parameters", |config, value| {
-        list(&mut config.tracked_parameters, value)
-    }),
-    sets("transaction_timeout", "timeouts.transaction", |config, value| {
-        timeout(&mut config.timeouts.transaction, value)
-    }),
-    sets("unix_socket_dir", "listen.unix-directories", |config, value| {
-        config.listen.unix_directories = non_empty(value).into_iter().collect();
-        Ok(())
-    }),
-    sets("unix_socket_group", "listen.unix-group", |config, value| {
-        config.listen.unix_group = non_empty(value);
-        Ok(())
-    }),
-    sets("unix_socket_mode", "listen.unix-mode", |config, value| {
-        let mode = u32::from_str_radix(value, 8);
-        config.listen.unix_mode = mode.map_err(|_| "must be an octal number, such as 0770")?;
-        Ok(())
-    }),
-    sets("user", "os-user", |config, value| {
-        config.os_user = non_empty(value);
-        Ok(())
-    }),
+    sets("tcp_defer_accept", "listen.defer-accept"),
+    sets("tcp_keepalive", "tcp.keepalive"),
+    sets("tcp_keepcnt", "tcp.keepalive-count"),
+    sets("tcp_keepidle", "tcp.keepalive-idle"),
+    sets("tcp_keepintvl", "tcp.keepalive-interval"),
+    sets("tcp_socket_buffer", "tcp.buffer-bytes"),
+    converts(
+        "tcp_user_timeout",
+        "tcp.user-timeout",
+        |config, value| {
+            let mut millis = 0_u32;
+            millis.set(value, Notation::PgBouncer)?;
+            let timeout = Duration::from_millis(millis.into());
+            config.tcp.user_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            Ok(())
+        },
+        |config| config.tcp.user_timeout.unwrap_or_default().as_millis().to_string(),
+    ),
+    sets("track_extra_parameters", "tracked-parameters"),
+    sets("transaction_timeout", "timeouts.transaction"),
+    converts(
+        "unix_socket_dir",
+        "listen.unix-directories",
+        |config, value| {
+            config.listen.unix_directories = non_empty(value).into_iter().collect();
+            Ok(())
+        },
+        |config| {
+            config.listen.unix_directories.first().map(PathBuf::to_pgbouncer).unwrap_or_default()
+        },
+    ),
+    sets("unix_socket_group", "listen.unix-group"),
+    converts(
+        "unix_socket_mode",
+        "listen.unix-mode",
+        |config, value| {
+            let mode = u32::from_str_radix(value, 8);
+            config.listen.unix_mode = mode.map_err(|_| "must be an octal number, such as 0770")?;
+            Ok(())
+        },
+        |config| format!("{:04o}", config.listen.unix_mode),
+    ),
+    sets("user", "os-user"),
     ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 
@@ -376,69 +295,23 @@ pub(super) fn non_empty<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }
 
-/// Parses a comma-separated list.
-fn list(to: &mut Vec<String>, value: &str) -> Result<(), String> {
-    let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
-    *to = items.map(str::to_owned).collect();
-    Ok(())
-}
-
 /// Parses a switch: 0 means off, any other number on.
-fn flag(to: &mut bool, value: &str) -> Result<(), String> {
-    *to = number(value)? != 0;
-    Ok(())
+fn flag(value: &str) -> Result<bool, String> {
+    let mut is_on = false;
+    is_on.set(value, Notation::PgBouncer).map(|()| is_on)
 }
 
-/// Parses an unsigned 32-bit integer.
-pub(super) fn number(value: &str) -> Result<u32, String> {
-    value.parse().map_err(|_| format!("{value:?} is not an integer from 0 to {}", u32::MAX))
-}
-
-/// Parses a TCP port.
-pub(super) fn port(value: &str) -> Result<u16, String> {
-    value.parse().map_err(|_| format!("{value:?} is not a port from 0 to 65535"))
-}
-
-/// Parses a limit; 0 means no limit.
-fn limit(to: &mut Option<NonZeroU32>, value: &str) -> Result<(), String> {
-    *to = NonZeroU32::new(number(value)?);
-    Ok(())
-}
-
-pub(super) fn seconds(value: &str) -> Result<Duration, String> {
-    durations::parse_seconds(value).ok_or_else(|| format!("{value:?} is not a number of seconds"))
-}
-
-/// Parses a timeout in seconds; 0 means no timeout.
-pub(super) fn timeout(to: &mut Option<Duration>, value: &str) -> Result<(), String> {
-    *to = Some(seconds(value)?).filter(|duration| !duration.is_zero());
-    Ok(())
-}
-
-pub(super) fn pool_mode(value: &str) -> Result<PoolMode, String> {
-    let mut modes = [PoolMode::Session, PoolMode::Transaction, PoolMode::Statement].into_iter();
-    let found = modes.find(|mode| mode.as_str() == value);
-    found.ok_or_else(|| format!("{value:?} is not one of session, transaction, statement"))
-}
-
-fn auth_method(value: &str) -> Result<AuthMethod, String> {
-    match AuthMethod::ALL.into_iter().find(|method| method.as_str() == value) {
-        Some(method) => Ok(method),
-        None if ["pam", "ldap"].contains(&value) => Err(format!(
-            "{value} is not supported; use any, trust, plain, md5, scram-sha-256, cert or hba"
-        )),
-        None => {
-            Err(format!("{value:?} is not one of any, trust, plain, md5, scram-sha-256, cert, hba"))
-        }
-    }
-}
-
-fn ssl_mode(value: &str) -> Result<SslMode, String> {
-    SslMode::parse(value).ok_or_else(|| format!("{value:?} is not {}", SslMode::EXPECTED))
+/// Returns the TLS versions of one side as a list.
+fn protocols(side: &TlsSideConfig) -> String {
+    let range = side.min_version..=side.max_version;
+    let versions = [(TlsVersion::Tls12, "tlsv1.2"), (TlsVersion::Tls13, "tlsv1.3")].into_iter();
+    let names: Vec<_> =
+        versions.filter(|(version, _)| range.contains(version)).map(|(_, name)| name).collect();
+    names.join(",")
 }
 
 /// Parses a list of TLS versions. Versions older than 1.2 are not supported and are ignored.
-fn protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
+fn set_protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
     let names = value.split([',', ':']).map(str::trim).filter(|name| !name.is_empty());
     let mut versions = Vec::new();
     for name in names {
@@ -455,4 +328,12 @@ fn protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
     };
     (side.min_version, side.max_version) = (*min, *max);
     Ok(())
+}
+
+#[test]
+fn target_of_each_key_is_a_key_of_pool() {
+    for key in KEYS {
+        let is_known = key.target().is_none_or(|path| keys::find(keys::KEYS, path).is_some());
+        assert!(is_known, "{}", key.name);
+    }
 }

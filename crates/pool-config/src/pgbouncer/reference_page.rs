@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    super::reference_page, DATABASE_KEYS, KEYS, KeyEffect, USER_KEYS, differences::difference,
+    super::reference_page, DATABASE_KEYS, KEYS, KeyEffect, PgbouncerKey, USER_KEYS,
+    differences::difference,
 };
 
 const HEAD: &str = "\
@@ -27,7 +28,7 @@ fn page() -> String {
     let mut page = HEAD.to_owned();
     for key in KEYS {
         let _ = match key.effect {
-            KeyEffect::Sets(ours, _) => {
+            KeyEffect::Sets(ours) | KeyEffect::Converts(ours, ..) => {
                 let text = difference(key.name).unwrap_or_default();
                 writeln!(page, "| `{}` | `{ours}` | {text} |", key.name)
             }
@@ -53,10 +54,7 @@ fn page_matches_tables() {
 #[test]
 fn every_target_key_is_in_reference() {
     let reference = include_str!("../../../../docs/src/reference/pool.md");
-    let keys = KEYS.iter().filter_map(|key| match key.effect {
-        KeyEffect::Sets(ours, _) => Some(ours),
-        KeyEffect::Ignored(_) => None,
-    });
+    let keys = KEYS.iter().filter_map(PgbouncerKey::target);
     let own = DATABASE_KEYS.iter().chain(USER_KEYS).map(|(_, ours)| *ours);
     for ours in keys.chain(own) {
         let last = ours.rsplit('.').next().unwrap_or(ours);

@@ -2,16 +2,17 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use howdah_route::RolePreference;
+use howdah_settings::{Diagnostic, SettingsErrors};
+
 use super::{
     super::{
         Config, DatabaseConfig, DefaultShardSetting, KeyedTables, PoolMode, RoutingConfig,
-        ShardEntry, ShardingConfig, UserConfig, file::ConfigErrors,
+        ShardEntry, ShardingConfig, UserConfig,
     },
     PgcatFile,
     pools::{PgcatDefaultShard, PgcatPool},
 };
-use crate::file::Diagnostic;
-use howdah_route::RolePreference;
 
 impl Config {
     /// Converts a `pgcat.toml` to a `[pool]` section. Comments at the top list the keys that are
@@ -20,7 +21,7 @@ impl Config {
     /// # Errors
     ///
     /// The file is not valid TOML, or has invalid or missing values.
-    pub fn import_pgcat(text: &str, path: &Path) -> Result<String, ConfigErrors> {
+    pub fn import_pgcat(text: &str, path: &Path) -> Result<String, SettingsErrors> {
         let (mut config, remarks, differences) = read(text, path)?;
         config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         let mut out = format!("# From {}\n", path.display().to_string().replace('\n', " "));
@@ -66,7 +67,7 @@ type KeyDifferences = std::collections::BTreeSet<(&'static str, &'static str, &'
 fn read(
     text: &str,
     path: &Path,
-) -> Result<(Config, Vec<Diagnostic>, KeyDifferences), ConfigErrors> {
+) -> Result<(Config, Vec<Diagnostic>, KeyDifferences), SettingsErrors> {
     let file = PgcatFile::read(text, path)?;
     let mut remarks = file.remarks;
     let mut config = file.general.config();

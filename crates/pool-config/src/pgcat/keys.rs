@@ -1,6 +1,6 @@
 //! [`PgcatKey`]: a key of a `pgcat.toml`, and how it is converted.
 
-use ::toml::de::DeValue;
+use toml::de::DeValue;
 
 use super::PgcatKeyResult;
 

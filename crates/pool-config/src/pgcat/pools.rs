@@ -363,7 +363,7 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
             const FORM: &str = "must be a list of [\"host\", port, number of the server]";
             for mirror in value.as_array().ok_or(FORM)? {
                 let parts = mirror.get_ref().as_array().ok_or(FORM)?;
-                let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
+                let part = |at: usize| parts.get(at).map(toml::Spanned::get_ref).ok_or(FORM);
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
                 // The same mirror may be listed for several servers.
                 let is_known = |it: &MirrorEntry| it.host == host && it.port == Some(port);
@@ -385,7 +385,7 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
             let mut twice = None;
             for server in value.as_array().ok_or(FORM)? {
                 let parts = server.get_ref().as_array().ok_or(FORM)?;
-                let part = |at: usize| parts.get(at).map(::toml::Spanned::get_ref).ok_or(FORM);
+                let part = |at: usize| parts.get(at).map(toml::Spanned::get_ref).ok_or(FORM);
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
                 let role = keyword(part(2)?, &roles)?;
                 let weight = NonZeroU32::MIN;
@@ -453,7 +453,7 @@ pub(super) const PLUGINS: &[PgcatKey<PgcatPool>] = &[
     },
 ];
 
-fn is_enabled(value: &::toml::de::DeValue<'_>) -> bool {
+fn is_enabled(value: &toml::de::DeValue<'_>) -> bool {
     let enabled = value.as_table().and_then(|table| table.get("enabled"));
     enabled.is_none_or(|it| it.get_ref().as_bool() != Some(false))
 }

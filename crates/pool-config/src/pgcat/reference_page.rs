@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    super::reference_page,
+    super::{keys, reference_page},
     general,
     keys::PgcatKey,
     pools::{KEYS, PLUGINS, SHARDS, USERS},
@@ -59,5 +59,11 @@ fn every_converted_key_is_in_reference() {
         let is_documented =
             reference.contains(&format!("`{last}`")) || matches!(last, "NAME" | "shard");
         assert!(is_documented, "{ours} is not explained");
+        let path = ours.strip_prefix("users.NAME.").unwrap_or(ours);
+        let path = path.strip_prefix("databases.NAME.").unwrap_or(path);
+        let is_key = keys::find(keys::KEYS, path).is_some()
+            || keys::find(keys::DATABASE_KEYS, path).is_some()
+            || keys::find(keys::USER_KEYS, path).is_some();
+        assert!(is_key || last == "NAME", "{ours} is not a key");
     }
 }

@@ -1,6 +1,6 @@
 //! Converts values of a `pgcat.toml` to Rust types.
 
-use ::toml::de::DeValue;
+use toml::de::DeValue;
 
 pub(super) fn text(value: &DeValue<'_>) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| "must be a string".to_owned())

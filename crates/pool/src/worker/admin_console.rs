@@ -231,7 +231,9 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Set { name, value } => {
                 let failed = |error: SetFailure| {
                     let sqlstate = match &error {
-                        SetFailure::Set(SetError::NeedsRestart(_)) => *b"55P02",
+                        SetFailure::Set(SetError::NeedsRestart(_) | SetError::FileOnly(_)) => {
+                            *b"55P02"
+                        }
                         SetFailure::Set(SetError::Unknown(_)) => *b"42704",
                         _ => *b"22023",
                     };

@@ -153,7 +153,7 @@ pub struct PrometheusSettings {
     /// Quantiles of summaries, each from 0 to 1.
     pub quantiles: Vec<f64>,
     /// Time window of the quantiles of summaries.
-    #[serde(deserialize_with = "super::duration")]
+    #[serde(with = "howdah_settings::milliseconds")]
     pub quantile_age: Duration,
     /// Upper bounds of the classic buckets of histograms, ascending, in seconds for timers in
     /// milliseconds.
@@ -165,7 +165,7 @@ pub struct PrometheusSettings {
     /// A mapping file in statsd_exporter's format.
     pub mapping: Option<PathBuf>,
     /// Series idle for this long are removed; never if zero.
-    #[serde(deserialize_with = "super::duration")]
+    #[serde(with = "howdah_settings::milliseconds")]
     pub ttl: Duration,
     /// Maximum number of keys; values of further ones are dropped and counted.
     pub series_max: usize,
@@ -271,7 +271,7 @@ pub struct PostgresSettings {
     #[serde(default)]
     pub partition: Partition,
     /// Partitions older than this are dropped; never if zero.
-    #[serde(default, deserialize_with = "super::duration")]
+    #[serde(default, with = "howdah_settings::milliseconds")]
     pub retention: Duration,
     /// Format in which rows are copied.
     #[serde(default)]
@@ -333,7 +333,7 @@ pub struct ProxySettings {
     /// The servers over which the proxy distributes keys.
     pub nodes: Vec<ProxyNodeSettings>,
     /// Time between health checks.
-    #[serde(default = "check_interval", deserialize_with = "super::duration")]
+    #[serde(default = "check_interval", with = "howdah_settings::milliseconds")]
     pub check_interval: Duration,
 }
 

@@ -9,15 +9,17 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
+
+use howdah_settings::{Diagnostic, SettingsErrors, nearest};
 
 use super::{
     BackendSettings, Bin, ConsoleSettings, GraphiteProtocol, GraphiteSettings, HistogramRule,
     ListenSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol, RepeaterSettings,
     StatsdLogLevel, StatsdSettings,
-    file::{ParsedSettings, SettingsDiagnostic, SettingsErrors, SettingsFormat},
+    file::{ParsedSettings, SettingsFormat},
     literal::{self, ExpressionContext, Literal, LiteralEntry, LiteralNode},
 };
 use crate::js::JsNumber;
@@ -25,24 +27,15 @@ use crate::js::JsNumber;
 /// Parses the text of a complete file.
 pub(super) fn read(
     text: &str,
+    file: &Path,
     context: ExpressionContext<'_>,
 ) -> Result<ParsedSettings, SettingsErrors> {
-    let root = literal::parse(text, context).map_err(|error| {
-        SettingsErrors(vec![SettingsDiagnostic {
-            line: error.line,
-            key: String::new(),
-            text: error.reason,
-        }])
-    })?;
+    let wrong = |line, text| SettingsErrors(vec![Diagnostic::new(file, line, "", text)]);
+    let root = literal::parse(text, context).map_err(|error| wrong(error.line, error.reason))?;
     let Literal::Object(entries) = &root.value else {
-        let text = "the settings must be one object { … }".to_owned();
-        return Err(SettingsErrors(vec![SettingsDiagnostic {
-            line: root.line,
-            key: String::new(),
-            text,
-        }]));
+        return Err(wrong(root.line, "the settings must be one object { … }".to_owned()));
     };
-    let mut reader = EtsyConfigReader::default();
+    let mut reader = EtsyConfigReader { path: file.to_owned(), ..EtsyConfigReader::default() };
     for entry in entries {
         reader.read_entry(entry);
     }
@@ -81,9 +74,10 @@ impl Default for ListenAddress {
 /// The state of reading a file: the settings so far, and values that are resolved at the end.
 #[derive(Default)]
 struct EtsyConfigReader {
+    path: PathBuf,
     settings: StatsdSettings,
-    warnings: Vec<SettingsDiagnostic>,
-    errors: Vec<SettingsDiagnostic>,
+    warnings: Vec<Diagnostic>,
+    errors: Vec<Diagnostic>,
     listen: EtsyServer,
     servers: Option<Vec<ListenSettings>>,
     management: (Option<IpAddr>, Option<u16>),
@@ -113,16 +107,22 @@ struct EtsyServer {
 
 impl EtsyConfigReader {
     fn read_entry(&mut self, entry: &LiteralEntry) {
-        let diagnostic =
-            |text: String| SettingsDiagnostic { line: entry.line, key: entry.key.clone(), text };
         if entry.value.value == Literal::Null {
             return;
         }
         match self.read_key(&entry.key, &entry.value) {
             Ok(None) => {}
-            Ok(Some(warning)) => self.warnings.push(diagnostic(warning)),
-            Err(why) => self.errors.push(diagnostic(why)),
+            Ok(Some(warning)) => self.warn(entry.line, &entry.key, warning),
+            Err(why) => self.error(entry.line, &entry.key, why),
         }
+    }
+
+    fn warn(&mut self, line: usize, key: &str, text: impl Into<String>) {
+        self.warnings.push(Diagnostic::new(&self.path, line, key, text));
+    }
+
+    fn error(&mut self, line: usize, key: &str, text: impl Into<String>) {
+        self.errors.push(Diagnostic::new(&self.path, line, key, text));
     }
 
     /// Reads one key. Returns a warning if the key has no or only partial effect.
@@ -134,7 +134,7 @@ impl EtsyConfigReader {
                 self.listen.read_key(key, value)?;
             }
             "servers" => {
-                let (servers, unknown) = servers(value)?;
+                let (servers, unknown) = servers(value, &self.path)?;
                 self.servers = Some(servers);
                 self.warnings.extend(unknown);
             }
@@ -243,15 +243,11 @@ impl EtsyConfigReader {
             if entry.value.value == Literal::Null {
                 continue;
             }
-            let diagnostic = |text| SettingsDiagnostic {
-                line: entry.line,
-                key: format!("{path}.{}", entry.key),
-                text,
-            };
+            let key = format!("{path}.{}", entry.key);
             match take(self, &entry.key, &entry.value) {
                 Ok(true) => {}
-                Ok(false) => self.warnings.push(diagnostic(unknown(&entry.key, &NESTED_KEYS))),
-                Err(text) => self.errors.push(diagnostic(text)),
+                Ok(false) => self.warn(entry.line, &key, unknown(&entry.key, &NESTED_KEYS)),
+                Err(why) => self.error(entry.line, &key, why),
             }
         }
         Ok(None)
@@ -334,13 +330,9 @@ impl EtsyConfigReader {
             None => vec![self.listen.clone().into_listen()],
         };
         let ip = self.management.0.unwrap_or_else(|| {
-            self.warnings.push(SettingsDiagnostic {
-                line: 0,
-                key: "mgmt_address".to_owned(),
-                text:
-                    "not set: the management port listens on 127.0.0.1 only, not on all addresses"
-                        .to_owned(),
-            });
+            let text =
+                "not set: the management port listens on 127.0.0.1 only, not on all addresses";
+            self.warn(0, "mgmt_address", text);
             Ipv4Addr::LOCALHOST.into()
         });
         self.settings.management = Some(SocketAddr::new(ip, self.management.1.unwrap_or(8126)));
@@ -358,12 +350,8 @@ impl EtsyConfigReader {
             self.backend(line, &name);
         }
         if any && self.settings.backends == BackendSettings::default() && self.errors.is_empty() {
-            self.warnings.push(SettingsDiagnostic {
-                line: first,
-                key: "backends".to_owned(),
-                text: "none of these backends is supported: values are available only at the management port"
-                    .to_owned(),
-            });
+            let text = "none of these backends is supported: values are available only at the management port";
+            self.warn(first, "backends", text);
         }
     }
 
@@ -383,20 +371,15 @@ impl EtsyConfigReader {
             }
             "file" => match self.file.take() {
                 Some(path) => backends.file = Some(super::FileSettings { path, timestamps: false }),
-                None => self.errors.push(SettingsDiagnostic {
-                    line,
-                    key: "backends".to_owned(),
-                    text: "the file backend needs file: { name: … }".to_owned(),
-                }),
+                None => self.error(line, "backends", "the file backend needs file: { name: … }"),
             },
-            _ => self.warnings.push(SettingsDiagnostic {
-                line,
-                key: "backends".to_owned(),
-                text: format!(
+            _ => {
+                let text = format!(
                     "{name:?} is not supported and ignored: use graphite, console, repeater or file, \
                      or more backends in a howdah.toml"
-                ),
-            }),
+                );
+                self.warn(line, "backends", text);
+            }
         }
     }
 }
@@ -442,17 +425,19 @@ impl EtsyServer {
     }
 }
 
+/// Reads a list of listeners from `file`. Also returns warnings about unknown keys.
 fn servers(
     value: &LiteralNode,
-) -> Result<(Vec<ListenSettings>, Vec<SettingsDiagnostic>), ValueProblem> {
+    file: &Path,
+) -> Result<(Vec<ListenSettings>, Vec<Diagnostic>), ValueProblem> {
     let (mut all, mut warnings) = (Vec::new(), Vec::new());
     for value in list(value)? {
         let mut server = EtsyServer::default();
         for LiteralEntry { key, line, value } in object(value)? {
             let wrong = |why| format!("{key} in line {line}: {why}");
             if !server.read_key(key, value).map_err(wrong)? {
-                let (key, text) = (format!("servers.{key}"), unknown(key, &NESTED_KEYS));
-                warnings.push(SettingsDiagnostic { line: *line, key, text });
+                let (path, text) = (format!("servers.{key}"), unknown(key, &NESTED_KEYS));
+                warnings.push(Diagnostic::new(file, *line, &path, text));
             }
         }
         all.push(server.into_listen());
@@ -651,36 +636,9 @@ const NESTED_KEYS: [&str; 19] = [
 
 /// Returns the warning about an unknown key.
 fn unknown(key: &str, known: &[&str]) -> String {
-    // No key is that long, and the comparison needs memory per character.
-    let known = if key.len() <= 40 { known } else { &[] };
-    let distance = |known: &str| edit_distance(&key.to_lowercase(), &known.to_lowercase());
-    let nearest = known.iter().map(|known| (distance(known), known)).min();
-    match nearest {
-        Some((distance, known)) if distance <= 2 && 3 * distance < known.len() => {
-            format!("unknown key: did you mean {known}?")
-        }
-        _ => "unknown key, ignored".to_owned(),
-    }
-}
-
-/// Returns the edit distance: insertions, deletions, substitutions and swaps of adjacent
-/// characters.
-fn edit_distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
-    for (i, a) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let mut least =
-                (rows[i][j] + usize::from(a != b)).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
+    let hint =
+        nearest(key, known.iter().copied()).map(|known| format!(" (did you mean `{known}`?)"));
+    format!("unknown key, ignored{}", hint.unwrap_or_default())
 }
 
 /// Parses a syslog level by the names that both servers accept.

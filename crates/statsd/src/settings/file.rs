@@ -1,6 +1,8 @@
 //! Reads settings files of all supported formats into [`StatsdSettings`].
 
-use std::fmt;
+use std::path::Path;
+
+use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, SettingsSection, SettingsText};
 
 use super::{
     StatsdSettings, etsy_config,
@@ -15,7 +17,7 @@ pub struct ParsedSettings {
     /// The format of the file.
     pub format: SettingsFormat,
     /// Keys without effect, and other warnings.
-    pub warnings: Vec<SettingsDiagnostic>,
+    pub warnings: Vec<Diagnostic>,
     /// The settings as displayed by `config` at the management port.
     pub config_lines: Vec<String>,
 }
@@ -29,46 +31,8 @@ pub enum SettingsFormat {
     Literal,
 }
 
-/// An error or warning about a key of a settings file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SettingsDiagnostic {
-    /// The line, from 1; 0 if unknown.
-    pub line: usize,
-    /// The key with its path, `graphite.legacyNamespace`; empty if the message does not concern a
-    /// key, or already names it.
-    pub key: String,
-    /// The text of the error or warning.
-    pub text: String,
-}
-
-impl fmt::Display for SettingsDiagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line > 0 {
-            write!(f, "line {}: ", self.line)?;
-        }
-        if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
-        }
-        f.write_str(&self.text)
-    }
-}
-
-/// The errors found in a settings file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct SettingsErrors(pub Vec<SettingsDiagnostic>);
-
-impl fmt::Display for SettingsErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, diagnostic) in self.0.iter().enumerate() {
-            let end = if at == 0 { "" } else { "\n" };
-            write!(f, "{end}{diagnostic}")?;
-        }
-        Ok(())
-    }
-}
-
 impl StatsdSettings {
-    /// Parses the text of a settings file. `host` is the machine's name, for
+    /// Parses the text of the settings file `file`. `host` is the machine's name, for
     /// `require('os').hostname()`.
     ///
     /// # Errors
@@ -76,8 +40,8 @@ impl StatsdSettings {
     /// The text has none of the formats or contains invalid values, or a howdah.toml contains
     /// unknown keys. In files of other servers unknown keys are warnings, because those servers
     /// ignore them.
-    pub fn read(text: &str, host: &str) -> Result<ParsedSettings, SettingsErrors> {
-        Self::read_with(text, host, &|_| None)
+    pub fn read(text: &str, file: &Path, host: &str) -> Result<ParsedSettings, SettingsErrors> {
+        Self::read_with(text, file, host, &|_| None)
     }
 
     /// Like [`read`](Self::read), with `variable` to look up environment variables for
@@ -88,20 +52,22 @@ impl StatsdSettings {
     /// Returns the same errors as [`read`](Self::read).
     pub fn read_with(
         text: &str,
+        file: &Path,
         host: &str,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<ParsedSettings, SettingsErrors> {
-        let read = if literal::is_literal(text) {
-            etsy_config::read(text, ExpressionContext { host, variable })
+        let (read, locations) = if literal::is_literal(text) {
+            let read = etsy_config::read(text, file, ExpressionContext { host, variable })?;
+            (read, KeyLocations::new(file, Vec::new()))
         } else {
-            toml_section(text)
-        }?;
-        let violations = read.settings.violations();
+            toml_section(&SettingsText::new(text, file))?
+        };
+        let violations: Vec<_> = read.settings.violations(&locations).collect();
         if violations.is_empty() { Ok(read) } else { Err(SettingsErrors(violations)) }
     }
 
     /// Returns the violations of rules that apply to all formats.
-    fn violations(&self) -> Vec<SettingsDiagnostic> {
+    fn violations(&self, locations: &KeyLocations) -> impl Iterator<Item = Diagnostic> {
         let limits = &self.limits;
         let rules = [
             (
@@ -140,46 +106,24 @@ impl StatsdSettings {
             (self.listen.is_empty(), "listen", "at least one listener is required"),
         ];
         let violated = rules.into_iter().filter(|(violated, _, _)| *violated);
-        violated
-            .map(|(_, key, text)| SettingsDiagnostic {
-                line: 0,
-                key: key.to_owned(),
-                text: text.to_owned(),
-            })
-            .collect()
+        violated.map(|(_, key, text)| locations.diagnostic(key, text))
     }
 }
 
-fn toml_section(text: &str) -> Result<ParsedSettings, SettingsErrors> {
-    /// The part of howdah.toml that this crate reads; other sections are for other commands.
-    #[derive(serde::Deserialize)]
-    struct HowdahToml {
-        statsd: Option<StatsdSettings>,
+/// Reads the section `[statsd]` of a howdah.toml. Other sections are for other commands.
+fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations), SettingsErrors> {
+    if !text.parse()?.contains_key("statsd") {
+        let why = "there is no [statsd] section, and the file is not an object literal { … }";
+        return Err(SettingsErrors(vec![Diagnostic::new(text.file(), 0, "", why)]));
     }
-    let diagnose = |line: usize, text: String| {
-        SettingsErrors(vec![SettingsDiagnostic { line, key: String::new(), text }])
-    };
-    let file: HowdahToml = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(0, |span| 1 + text[..span.start].matches('\n').count());
-        diagnose(line, error.message().to_owned())
-    })?;
-    let settings = file.statsd.ok_or_else(|| {
-        diagnose(
-            0,
-            "the file has no [statsd] section and is not an object literal { … }".to_owned(),
-        )
-    })?;
-    let table: toml::Table = toml::from_str(text).unwrap_or_default();
+    let SettingsSection { settings, errors, locations } = text.section("statsd", None)?;
+    if !errors.is_empty() {
+        return Err(SettingsErrors(errors));
+    }
     let mut config_lines = Vec::new();
-    if let Some(toml::Value::Table(section)) = table.get("statsd") {
-        flatten_section("", section, &mut config_lines);
-    }
-    Ok(ParsedSettings {
-        settings,
-        format: SettingsFormat::Howdah,
-        warnings: Vec::new(),
-        config_lines,
-    })
+    flatten_section("", &text.section("statsd", None)?.settings, &mut config_lines);
+    let (format, warnings) = (SettingsFormat::Howdah, Vec::new());
+    Ok((ParsedSettings { settings, format, warnings, config_lines }, locations))
 }
 
 /// Flattens a section into lines `key: value` and `section > key: value`, without secrets: the

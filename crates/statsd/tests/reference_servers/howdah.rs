@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     time::{Duration, SystemTime},
 };
 
@@ -16,7 +17,7 @@ use crate::{Flushes, InputStep};
 
 /// Runs the steps.
 pub(crate) fn run(config: &str, steps: &[InputStep]) -> Flushes {
-    let settings = StatsdSettings::read(config, "host").unwrap().settings;
+    let settings = StatsdSettings::read(config, Path::new("h.toml"), "host").unwrap().settings;
     let mut now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let mut registry = KeyRegistry::new(&settings, SnapshotRequirements::default(), now);
     let shard = registry.shard();

@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream, UdpSocket},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -97,7 +98,7 @@ fn management_port_matches_perl_server() {
 }
 
 /// The command that starts Net::Statsd::Server; `None`, with a message, if the module is missing.
-fn perl() -> Option<impl FnOnce(&std::path::Path) -> Command> {
+fn perl() -> Option<impl FnOnce(&Path) -> Command> {
     let module = "-MNet::Statsd::Server";
     let status = Command::new("perl").args([module, "-e", "1"]).stderr(Stdio::null()).status();
     if !status.is_ok_and(|status| status.success()) {
@@ -106,7 +107,7 @@ fn perl() -> Option<impl FnOnce(&std::path::Path) -> Command> {
         eprintln!("skipped: perl has no Net::Statsd::Server; set PERL5LIB to its folder");
         return None;
     }
-    Some(move |config: &std::path::Path| {
+    Some(move |config: &Path| {
         let mut perl = Command::new("perl");
         let start = "Net::Statsd::Server->new({ config_file => shift })->start_server()";
         perl.args([module, "-e", start]).arg(config);
@@ -123,7 +124,7 @@ struct ReferenceServer {
 }
 
 impl ReferenceServer {
-    fn start(config: &str, command: impl FnOnce(&std::path::Path) -> Command) -> Self {
+    fn start(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (udp, management) = (free_port(), free_port());
         let file = folder.path().join("config.js");
@@ -155,7 +156,8 @@ struct TestedServer {
 impl TestedServer {
     fn start(config: &str, dialect: StatsdDialect) -> Self {
         let (udp, management) = (free_port(), free_port());
-        let read = StatsdSettings::read(&with_ports(config, udp, management), "host").unwrap();
+        let config = with_ports(config, udp, management);
+        let read = StatsdSettings::read(&config, Path::new("h.toml"), "host").unwrap();
         let settings = StatsdSettings { dialect, ..read.settings };
         let backends = backends::open(&settings, &Environment::empty()).unwrap();
         let parts = ServerParts {

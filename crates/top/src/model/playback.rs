@@ -12,7 +12,6 @@ use super::{Model, ModelEffect, Overlay, Prompt, PromptKind};
 use crate::{
     ServerHealth,
     history::{PastState, SnapshotHistory},
-    units::parse_duration,
 };
 
 /// The displayed time in the past, and the states of the servers at that time.
@@ -231,7 +230,7 @@ fn parse_moment(text: &str, latest_us: i64, zone: &TimeZone) -> Option<i64> {
         return Some(moment.timestamp().as_microsecond());
     }
     let ago = text.strip_suffix("ago").map_or(text, str::trim_end);
-    let ago = parse_duration(ago.strip_prefix('-').unwrap_or(ago))?;
+    let ago = howdah_settings::parse_seconds(ago.strip_prefix('-').unwrap_or(ago))?;
     #[expect(clippy::cast_possible_truncation, reason = "saturates")]
     Some(latest_us.saturating_sub((ago * 1e6) as i64))
 }

@@ -13,7 +13,6 @@ use howdah_probe::{
     recorder::{FlightRecorder, RecorderOptions, RecorderStartError, Thresholds, TriggerSetting},
 };
 use howdah_report::probe::{event_line, started, totals, totals_remarks};
-use howdah_top::units::parse_size;
 
 use super::target::{LocalServer, TargetArgs};
 use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
@@ -72,7 +71,7 @@ Examples:
   howdah probe run --pid 4711 -o main.rec --duration 30m --trigger extend-p99=20ms --trigger sweep=off";
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text)
+    howdah_settings::parse_size(text)
         .filter(|bytes| (1 << 20..=4 << 30).contains(bytes))
         .ok_or_else(|| "write a size from 1MB to 4GB, such as 64MB".to_owned())
 }

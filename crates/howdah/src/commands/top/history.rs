@@ -8,9 +8,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_top::{
-    history::{HistoryLimits, HistoryRecorder, HistoryWriter, SnapshotHistory, TopRecording},
-    units::parse_size,
+use howdah_top::history::{
+    HistoryLimits, HistoryRecorder, HistoryWriter, SnapshotHistory, TopRecording,
 };
 use howdah_traffic::Timestamp;
 use signal_hook::consts::SIGHUP;
@@ -105,7 +104,7 @@ fn unique_names(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text)
+    howdah_settings::parse_size(text)
         .filter(|bytes| *bytes >= 1 << 20)
         .ok_or_else(|| "write a size of at least 1MB, such as 64MB or 2GB".to_owned())
 }

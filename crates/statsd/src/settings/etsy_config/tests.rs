@@ -4,7 +4,8 @@ use super::*;
 use crate::settings::{Aggregation, LogSettings, StatsdLogLevel};
 
 fn read(text: &str) -> Result<ParsedSettings, String> {
-    StatsdSettings::read(text, "db1.example.org").map_err(|errors| errors.to_string())
+    StatsdSettings::read(text, Path::new("f"), "db1.example.org")
+        .map_err(|errors| errors.to_string())
 }
 
 #[test]
@@ -130,9 +131,9 @@ fn all_errors_are_reported_with_line_and_key() {
     let config = "{\n prot: 1,\n port: 70000,\n graphite: {\n  prefixSet: 1 },\n nodes: [] }";
     assert_eq!(
         read(config).unwrap_err(),
-        "line 3: port: must be a port from 0 to 65535\n\
-         line 5: graphite.prefixSet: must be a string\n\
-         line 6: nodes: a proxy needs at least one node"
+        "f:3: port: must be a port from 0 to 65535\n\
+         f:5: graphite.prefixSet: must be a string\n\
+         f:6: nodes: a proxy needs at least one node"
     );
 }
 
@@ -147,13 +148,13 @@ fn unknown_keys_and_backends_are_warnings() {
     assert_eq!(
         messages,
         [
-            "line 2: prot: unknown key: did you mean port?",
-            "line 3: flushinterval: unknown key: did you mean flushInterval?",
-            "line 4: batch: unknown key, ignored",
-            "line 6: graphite.globalPrefx: unknown key: did you mean globalPrefix?",
-            "line 7: influxdb: unknown key, ignored",
-            "line 9: servers.adress: unknown key: did you mean address?",
-            "line 10: backends: \"statsd-influxdb-backend\" is not supported and ignored: use \
+            "f:2: prot: unknown key, ignored (did you mean `port`?)",
+            "f:3: flushinterval: unknown key, ignored (did you mean `flushInterval`?)",
+            "f:4: batch: unknown key, ignored",
+            "f:6: graphite.globalPrefx: unknown key, ignored (did you mean `globalPrefix`?)",
+            "f:7: influxdb: unknown key, ignored",
+            "f:9: servers.adress: unknown key, ignored (did you mean `address`?)",
+            "f:10: backends: \"statsd-influxdb-backend\" is not supported and ignored: use \
              graphite, console, repeater or file, or more backends in a howdah.toml",
         ]
     );
@@ -173,7 +174,8 @@ fn expressions_are_evaluated() {
         "{ port: process.env.STATSD_PORT || 8125, graphiteHost: process.env.GRAPHITE || 'y',
                     flushInterval: 1000 * 10 }";
     let variable = |name: &str| (name == "STATSD_PORT").then(|| "8130".to_owned());
-    let settings = StatsdSettings::read_with(config, "host", &variable).unwrap().settings;
+    let settings =
+        StatsdSettings::read_with(config, Path::new("f"), "host", &variable).unwrap().settings;
     assert_eq!(settings.listen, [ListenSettings::udp("0.0.0.0:8130".parse().unwrap())]);
     assert_eq!(settings.backends.graphite[0].host, "y");
     assert_eq!(settings.flush_interval, Duration::from_secs(10));
@@ -183,14 +185,17 @@ fn expressions_are_evaluated() {
 fn howdah_toml_errors_name_line_and_key() {
     let toml = "[replay]\nrate = 2\n[statsd]\nflush-interval = '1s'\nflush-intervall = 1\n";
     let error = read(toml).unwrap_err();
-    assert!(error.starts_with("line 5: unknown field `flush-intervall`"), "{error}");
+    assert!(
+        error.starts_with("f:5: flush-intervall: unknown key (did you mean `flush-interval`?)"),
+        "{error}"
+    );
     let settings = read("[statsd]\nflush-interval = '1s'").unwrap();
     assert_eq!(settings.format, SettingsFormat::Howdah);
     assert_eq!(settings.config_lines, ["flush-interval: 1s"]);
     assert!(read("[replay]\nrate = 2").unwrap_err().contains("no [statsd] section"));
     assert_eq!(
         read("[statsd.limits]\nkey-bytes = 100000").unwrap_err(),
-        "limits.key-bytes: must be between 1 and 65535"
+        "f:2: limits.key-bytes: must be between 1 and 65535"
     );
 }
 
