@@ -1,6 +1,10 @@
 //! The simulator: scripted clients, servers that speak PostgreSQL's protocol, and workers' cores
 //! between them, on a fake clock with seeded faults.
 //!
+//! Besides plain pools there are clusters that fail over, shards with and without standbys,
+//! requests for several shards, takeovers by another process, connect queries, and users that
+//! share servers.
+//!
 //! Every client has a reference model, a private server that receives the same input. Through the
 //! pooler, the client must receive the same replies as its reference model sends, byte for byte
 //! (except for parameter reports and notices), or its connection must be closed. Servers check
@@ -22,6 +26,7 @@ mod coverage;
 mod faults;
 mod random;
 mod script;
+mod sharded_table;
 mod simulation;
 
 use std::env;
@@ -76,7 +81,7 @@ fn mirrors_run_or_drop_all_client_transactions() {
     }
     // Some failures are expected only at the mirror, since tables change under prepared statements
     // at different times on the two sides.
-    assert!(sum.failed_mirror_only * 500 < sum.transactions, "{sum:?}");
+    assert!(sum.failed_mirror_only * 300 < sum.transactions, "{sum:?}");
     assert!(sum.transactions > 1000, "{sum:?}");
     for why in [
         DropReason::BufferFull,
