@@ -126,7 +126,8 @@ impl Simulation {
             fault,
             has_forced_users,
             has_schema_changes,
-            is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
+            is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some()
+                && std::env::var_os("HOWDAH_POOL_SEEDS").is_none(),
             clusters,
             shards,
             mirror,
