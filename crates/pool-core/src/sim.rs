@@ -1,6 +1,10 @@
 //! The simulator: scripted clients, servers that speak PostgreSQL's protocol, and workers' cores
 //! between them, on a fake clock with seeded faults.
 //!
+//! Besides plain pools there are clusters that fail over, shards with and without standbys,
+//! requests for several shards, takeovers by another process, connect queries, and users that
+//! share servers.
+//!
 //! Every client has a reference model, a private server that receives the same input. Through the
 //! pooler, the client must receive the same replies as its reference model sends, byte for byte
 //! (except for parameter reports and notices), or its connection must be closed. Servers check
@@ -13,8 +17,9 @@
 //! client's statement, if a client waits for a mirror, or is disconnected when only a mirror fails,
 //! if there are too many servers, or if a mirror's buffer exceeds its limit.
 //!
-//! `make simulate` runs 100,000 simulations, `HOWDAH_POOL_SEEDS=500 cargo test -p howdah-pool-core
-//! sim` runs 500, and `HOWDAH_POOL_SEED=17` runs one and prints its whole dialogue.
+//! `make simulate` runs 100,000 simulations on all processors, and `HOWDAH_POOL_SEEDS=500 cargo
+//! test -p howdah-pool-core sim` runs 500. With `HOWDAH_POOL_SEED=17` only that one runs and prints
+//! its whole dialogue; with both, the seeds start at 17.
 
 mod backend;
 mod connect_query;
@@ -22,9 +27,18 @@ mod coverage;
 mod faults;
 mod random;
 mod script;
+mod sharded_table;
 mod simulation;
 
-use std::env;
+use std::{
+    env,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Instant,
+};
+
+use parking_lot::Mutex;
 
 use self::{
     coverage::{Coverage, Situation},
@@ -46,20 +60,57 @@ fn simulate(seed: u64, fault: Option<InjectedFault>) -> Result<SimulationReport,
 /// Number of failures to collect before the search stops.
 const FAILURES_SHOWN_MAX: usize = 5;
 
+/// Number of simulations after which a thread reports its progress.
+const PROGRESS_EVERY: u64 = 20_000;
+
 fn env_number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
+/// Runs the simulations of all `seeds` on all processors, and returns the first failures. Each
+/// thread takes the next seed that no thread has taken, so only one simulation per thread is in
+/// memory.
+fn failures(seeds: Range<u64>) -> Vec<String> {
+    let next = AtomicU64::new(seeds.start);
+    let failures = Mutex::new(Vec::new());
+    let started = Instant::now();
+    let run = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end || failures.lock().len() >= FAILURES_SHOWN_MAX {
+                return;
+            }
+            if let Err(violation) = simulate(seed, None) {
+                let failure = format!("seed {seed}: {violation}");
+                println!("{failure}");
+                failures.lock().push(failure);
+            }
+            let finished = seed + 1 - seeds.start;
+            if finished.is_multiple_of(PROGRESS_EVERY) {
+                let rate = finished as f64 / started.elapsed().as_secs_f64();
+                println!("{finished} of {} simulations, {rate:.0}/s", seeds.end - seeds.start);
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(run);
+        }
+    });
+    failures.into_inner()
+}
+
 #[test]
 fn simulations_uphold_all_guarantees() {
-    let seeds = match env_number("HOWDAH_POOL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..env_number("HOWDAH_POOL_SEEDS").unwrap_or(2000),
+    let seeds = match (env_number("HOWDAH_POOL_SEED"), env_number("HOWDAH_POOL_SEEDS")) {
+        (Some(seed), None) => seed..seed + 1,
+        (first, count) => {
+            let first = first.unwrap_or_default();
+            first..first + count.unwrap_or(2000)
+        }
     };
-    let broken: Vec<_> = seeds
-        .filter_map(|seed| Some(format!("seed {seed}: {}", simulate(seed, None).err()?)))
-        .take(FAILURES_SHOWN_MAX)
-        .collect();
+    let broken = failures(seeds);
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
@@ -76,7 +127,7 @@ fn mirrors_run_or_drop_all_client_transactions() {
     }
     // Some failures are expected only at the mirror, since tables change under prepared statements
     // at different times on the two sides.
-    assert!(sum.failed_mirror_only * 500 < sum.transactions, "{sum:?}");
+    assert!(sum.failed_mirror_only * 300 < sum.transactions, "{sum:?}");
     assert!(sum.transactions > 1000, "{sum:?}");
     for why in [
         DropReason::BufferFull,

@@ -4,12 +4,11 @@
 //! client is 7, and the token 12. So a backend notices when it serves one client while it still
 //! holds session state of another.
 
+mod table;
+mod token;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{
-    connect_query::{ConnectQueryEffect, TENANT, TENANT_TABLE},
-    coverage::Situation,
-};
 use howdah_wire::{
     Frame, ValueFormat,
     backend::{
@@ -17,6 +16,13 @@ use howdah_wire::{
         encode::{self, Bare, CopyStart},
     },
     frontend::{DescribeTarget, FrontendMessage},
+};
+
+use self::token::{StatementToken, TokenShard};
+use super::{
+    connect_query::{ConnectQueryEffect, TENANT, TENANT_TABLE},
+    coverage::Situation,
+    sharded_table::{HeldRows, TableRead},
 };
 
 /// A simulated server session, with the session state that PostgreSQL would keep.
@@ -50,6 +56,18 @@ pub(super) struct SimBackend {
     pub(super) last_client: Option<u32>,
     /// The client named in the last statement of the current input, if any.
     pub(super) fed_client: Option<u32>,
+    /// Whether this is the reference model of a client with a sharded table.
+    pub(super) is_reference: bool,
+    /// The rows of the sharded table, if the backend has any.
+    pub(super) table: Option<HeldRows>,
+    /// Rows of the sharded table that the current transaction has copied.
+    uncommitted_rows: Vec<String>,
+    /// Rows of the sharded table that were copied; taken by the simulation.
+    pub(super) committed_rows: Vec<String>,
+    /// Whether the last statement with a token writes.
+    pub(super) fed_write: bool,
+    /// The read whose rows a sleeping statement returns; `None` for one row with the token.
+    sleeping_read: Option<TableRead>,
     /// The backend's shard, if there are several.
     pub(super) shard: Option<u32>,
     /// In a reference model, the shard that the client has selected. Only a model with such a shard
@@ -83,6 +101,8 @@ struct SimCopy {
     rows: usize,
     fails_at: usize,
     extended: bool,
+    /// Whether the rows are for the sharded table, each with its key.
+    is_table: bool,
 }
 
 /// A literal that Parse replaces with the current values of the parameters that affect it.
@@ -130,8 +150,13 @@ impl SimBackend {
     pub(super) fn wake(&mut self) {
         self.is_stalled = false;
         if let Some(token) = self.sleeping.take() {
-            self.row(&token);
-            self.complete("SELECT 1");
+            match self.sleeping_read.take() {
+                Some(read) => self.return_table_rows(read, &token),
+                None => {
+                    self.row(&token);
+                    self.complete("SELECT 1");
+                }
+            }
             self.ready();
             self.process_input();
         }
@@ -143,6 +168,9 @@ impl SimBackend {
             return;
         }
         self.is_stalled = false;
+        if self.sleeping_read.take().is_some() {
+            self.situations.push(Situation::FanOutCancelled);
+        }
         if let Some(client) = client
             && self.last_client != Some(client)
         {
@@ -224,13 +252,15 @@ impl SimBackend {
                 } else if self.fail_if_outdated(name) {
                 } else if self.statements.contains_key(name) {
                     encode::parameter_description(&mut self.output, &[25]).unwrap();
-                    encode::bare(&mut self.output, Bare::NoData);
+                    let sql = String::from_utf8_lossy(&self.statements[name]).into_owned();
+                    self.describe_result(&sql);
                 } else {
                     self.fail_missing_statement(name);
                 }
             }
-            FrontendMessage::Describe(DescribeTarget::Portal(_)) => {
-                encode::bare(&mut self.output, Bare::NoData);
+            FrontendMessage::Describe(DescribeTarget::Portal(portal)) => {
+                let sql = self.portals.get(portal).cloned().unwrap_or_default();
+                self.describe_result(&sql);
             }
             FrontendMessage::Execute { portal, .. } => match self.portals.get(portal).cloned() {
                 Some(sql) => self.execute(&sql, true),
@@ -382,12 +412,24 @@ impl SimBackend {
             }
             "COMMIT" | "ROLLBACK" => {
                 let before = self.before_block.take();
+                let copied = std::mem::take(&mut self.uncommitted_rows);
                 if upper == "ROLLBACK" || self.is_failed {
+                    if !copied.is_empty() {
+                        self.situations.push(Situation::TableCopyRolledBack);
+                    }
                     self.pending.clear();
                     self.settings = before.unwrap_or_else(|| self.settings.clone());
+                } else if !copied.is_empty() {
+                    self.situations.push(Situation::TableCopyCommitted);
+                    self.committed_rows.extend(copied);
                 }
                 (self.is_in_block, self.is_failed) = (false, false);
                 self.complete(&upper);
+            }
+            "UPDATE" | "COPY" => self.write_table(sql, extended),
+            "SELECT" if let Some(read) = TableRead::parse(sql) => {
+                let token = StatementToken::parse(sql).map_or(token, |token| token.text);
+                self.read_table(read, token, extended);
             }
             "SELECT" if rest.starts_with("* from") => {
                 self.row(&token);
@@ -557,7 +599,8 @@ impl SimBackend {
                 encode::copy_response(&mut self.output, CopyStart::In, ValueFormat::Text, &[])
                     .unwrap();
                 let fails_at = if upper == "COPYIN" { usize::MAX } else { 2 };
-                self.copying = Some(SimCopy { token, rows: 0, fails_at, extended });
+                let is_table = false;
+                self.copying = Some(SimCopy { token, rows: 0, fails_at, extended, is_table });
             }
             _ => self.fail_as(extended, "42601", &format!("no such thing as {sql}!")),
         }
@@ -566,6 +609,13 @@ impl SimBackend {
     fn copy(&mut self, mut copying: SimCopy, message: FrontendMessage<'_>) {
         let extended = copying.extended;
         match message {
+            FrontendMessage::CopyData(data) if copying.is_table => {
+                if self.copy_table_rows(&mut copying, data) {
+                    self.copying = Some(copying);
+                    return;
+                }
+                self.fail_as(extended, "22P02", "bad data!");
+            }
             FrontendMessage::CopyData(data) => {
                 if !data.starts_with(copying.token.as_bytes()) {
                     let data = String::from_utf8_lossy(data).into_owned();
@@ -614,14 +664,13 @@ impl SimBackend {
     /// Records a violation if a statement runs on the wrong shard, in another client's transaction,
     /// or with another client's session state.
     fn check_owner(&mut self, sql: &str) {
-        let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
-            return;
+        let Some(StatementToken { owner, shard, .. }) = StatementToken::parse(sql) else { return };
+        let is_meant = match shard {
+            TokenShard::Every => true,
+            TokenShard::One(shard) => self.shard == Some(shard),
+            TokenShard::Unknown => false,
         };
-        let mut parts = token[1..].split('.');
-        let Some(Ok(owner)) = parts.next().map(str::parse) else { return };
-        let meant =
-            parts.nth(1).and_then(|shard| shard.trim_start_matches('s').parse::<u32>().ok());
-        if self.shard.is_some() && meant != self.shard {
+        if self.shard.is_some() && !is_meant {
             self.violations.push(format!("{sql} runs on shard {:?}", self.shard));
         }
         let foreign = self.last_client.is_some_and(|before| before != owner);
@@ -637,6 +686,7 @@ impl SimBackend {
         }
         self.last_client = Some(owner);
         self.fed_client = Some(owner);
+        self.fed_write = sql.starts_with("update ") || sql.starts_with("copy ");
     }
 
     /// Handles a command that the pooler should execute itself: a violation, except in a reference

@@ -22,10 +22,20 @@ pub(super) enum Situation {
     ParsedUnderUnreportedSetting,
     /// A statement is parsed while reported parameters that affect it do not have their defaults.
     ParsedUnderChangedSettings,
+    /// A shard runs its part of a read on several shards.
+    FanOutRead,
+    /// A shard fails in a request on several shards.
+    FanOutFailed,
+    /// A request on several shards is cancelled.
+    FanOutCancelled,
+    /// A shard commits its rows of a COPY to several shards.
+    TableCopyCommitted,
+    /// A shard rolls back its rows of a COPY to several shards.
+    TableCopyRolledBack,
 }
 
 impl Situation {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::ShardFailover,
         Self::ShardStandbyRead,
         Self::ClientTakenOver,
@@ -34,6 +44,11 @@ impl Situation {
         Self::ConnectQueryRepeated,
         Self::ParsedUnderUnreportedSetting,
         Self::ParsedUnderChangedSettings,
+        Self::FanOutRead,
+        Self::FanOutFailed,
+        Self::FanOutCancelled,
+        Self::TableCopyCommitted,
+        Self::TableCopyRolledBack,
     ];
 }
 

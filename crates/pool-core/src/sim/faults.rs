@@ -6,6 +6,9 @@
 
 use std::{io::IoSlice, sync::Arc};
 
+use howdah_route::shard::ShardMap;
+use howdah_wire::frontend::encode;
+
 use crate::{
     ClientHandover, ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId,
     PoolSpec, ServerId, TargetRole, Time,
@@ -62,6 +65,14 @@ pub(super) enum InjectedFault {
     UnreportedSettingMissed,
     /// A change of a parameter is not noticed before the server has reported it.
     ReportedSettingMissed,
+    /// A request for all shards runs on one of them twice, and on another one not at all.
+    FanOutShardSkipped,
+    /// A CancelRequest does not reach the shards on which a request runs.
+    FanOutNotCancelled,
+    /// Rows of a COPY are sent to shards other than those of their keys.
+    CopyRowMisrouted,
+    /// A COPY that has failed on one shard is committed on the others.
+    FailedCopyCommitted,
     /// Replies of a mirror are sent to the client.
     MirrorReplies,
     /// An idle client is disconnected when its mirror fails.
@@ -75,7 +86,7 @@ pub(super) enum InjectedFault {
 }
 
 impl InjectedFault {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 29] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -96,6 +107,10 @@ impl InjectedFault {
         Self::ConnectQueryNotRepeated,
         Self::UnreportedSettingMissed,
         Self::ReportedSettingMissed,
+        Self::FanOutShardSkipped,
+        Self::FanOutNotCancelled,
+        Self::CopyRowMisrouted,
+        Self::FailedCopyCommitted,
         Self::MirrorReplies,
         Self::MirrorFailurePropagates,
         Self::MirrorBlocksClient,
@@ -124,6 +139,10 @@ impl InjectedFault {
             Self::ConnectQueryNotRepeated => &["without the effect of the connect query"],
             Self::UnreportedSettingMissed => &["received D", "/off,c"],
             Self::ReportedSettingMissed => &["received D", "/safe_encoding,c"],
+            Self::FanOutShardSkipped => &["received", "expected"],
+            Self::FanOutNotCancelled => &["awaits Some", "forever"],
+            Self::CopyRowMisrouted => &["is copied to shard"],
+            Self::FailedCopyCommitted => &["has failed, but committed it"],
             Self::MirrorReplies => &["received", "expected"],
             Self::MirrorFailurePropagates => &["was disconnected without a failure"],
             Self::MirrorBlocksClient => &["awaits", "forever"],
@@ -206,9 +225,51 @@ pub(super) fn before_event(
         InjectedFault::TakeoverLosesCancelKey => core.takeover_keys.clear(),
         InjectedFault::UnreportedSettingMissed => trust_settings(core, Uncertainty::Unreported),
         InjectedFault::ReportedSettingMissed => trust_settings(core, Uncertainty::Reported),
+        InjectedFault::FanOutShardSkipped => {
+            for id in clients(core) {
+                let Some(fan_out) = &mut client(core, id).fan_out else { continue };
+                let shards = &mut fan_out.request.shards;
+                if fan_out.sub_requests.len() < shards.len() {
+                    *shards.last_mut().expect("there are several") = shards[0];
+                }
+            }
+        }
+        InjectedFault::FanOutNotCancelled => {
+            for id in servers(core) {
+                let client = core.linked_client(id).and_then(|id| core.clients.get(id));
+                if client.is_some_and(|client| client.sub_request().is_some()) {
+                    server(core, id).cancel_key = None;
+                }
+            }
+        }
+        InjectedFault::CopyRowMisrouted => {
+            for id in clients(core) {
+                let fan_out = client(core, id).fan_out.as_mut();
+                let Some(copy) = fan_out.and_then(|it| it.copy.as_mut()) else { continue };
+                copy.map = ShardMap::sha1(copy.map.shards()).expect("there are shards");
+            }
+        }
         InjectedFault::WrongShard => swap_queues_of_shards(core),
         InjectedFault::WritesRerouted => reroute_writes(core, io),
         _ => {}
+    }
+}
+
+/// Changes bytes that the core sends to a server.
+pub(super) fn alter_sent(
+    fault: Option<InjectedFault>,
+    core: &Core,
+    to: PeerId,
+    bytes: &mut Vec<u8>,
+) {
+    let PeerId::Server(id) = to else { return };
+    let client = core.linked_client(id).and_then(|id| core.clients.get(id));
+    if fault == Some(InjectedFault::FailedCopyCommitted)
+        && client.is_some_and(|client| client.sub_request().is_some())
+        && memchr::memmem::find(bytes, b"ROLLBACK\0").is_some()
+    {
+        bytes.clear();
+        encode::query(bytes, b"COMMIT").expect("the text has no zero byte");
     }
 }
 

@@ -1,7 +1,12 @@
 //! [`SimClient`]: a client that knows the replies to expect, because its reference model receives
 //! the same input.
 
-use std::{collections::VecDeque, sync::Arc};
+mod keyed;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use howdah_wire::{
     Header, ValueFormat,
@@ -9,7 +14,10 @@ use howdah_wire::{
     startup::CancelKey,
 };
 
-use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
+use self::keyed::{KeyedStatement, TableCopy};
+use super::{
+    backend::SimBackend, random::SimRandom, sharded_table::HeldRows, simulation::shards::shard_of,
+};
 use crate::TargetRole;
 
 /// A client with its reference model, and the replies that it expects.
@@ -28,6 +36,18 @@ pub(super) struct SimClient {
     pub(super) role: TargetRole,
     /// Number of shards of the client's database; 0 without sharding.
     pub(super) shards: u32,
+    /// Whether the client does not select shards, but sends statements with keys and for all
+    /// shards.
+    pub(super) is_keyed: bool,
+    /// Whether the pooler derives the role from the client's statements.
+    pub(super) has_auto_role: bool,
+    /// The key of the current transaction.
+    key: u32,
+    known: HashMap<&'static str, KeyedStatement>,
+    unsent_rows: Vec<String>,
+    fails_copy: bool,
+    /// The COPYs of rows for several shards so far.
+    pub(super) copies: Vec<TableCopy>,
     reference: SimBackend,
     /// Expected replies, in order.
     expected: VecDeque<ExpectedReply>,
@@ -76,6 +96,13 @@ impl SimClient {
             is_stalled: false,
             role: TargetRole::Any,
             shards: 0,
+            is_keyed: false,
+            has_auto_role: false,
+            key: 0,
+            known: HashMap::new(),
+            unsent_rows: Vec::new(),
+            fails_copy: false,
+            copies: Vec::new(),
             reference: SimBackend::new(settings),
             expected: VecDeque::new(),
             received: Vec::new(),
@@ -95,6 +122,13 @@ impl SimClient {
             is_terminated: false,
             is_giving_up: false,
         }
+    }
+
+    /// Makes the client send statements with keys, and for all shards.
+    pub(super) fn use_keys(&mut self) {
+        self.is_keyed = true;
+        self.reference.is_reference = true;
+        self.reference.table = Some(HeldRows::All { shards: self.shards });
     }
 
     /// Whether the client waits for the end of its login or for a reply.
@@ -155,13 +189,21 @@ impl SimClient {
         if is_unrequested(message[0]) {
             return Ok(());
         }
+        let has_code = |code: &[u8]| memchr::memmem::find(message, code).is_some();
+        if self.is_keyed && message[0] == b'E' && (has_code(b"C08006\0") || has_code(b"C57P")) {
+            // A shard was lost, perhaps before the client has sent all rows of a COPY.
+            self.is_disconnected_without_cause = true;
+            (self.is_disconnected, self.is_giving_up) = (true, true);
+            return Ok(());
+        }
         let unexpected = |expected_reply: Option<&ExpectedReply>| {
             let show = |bytes: &[u8]| bytes.escape_ascii().to_string();
             let expected = expected_reply.map(|expected_reply| show(&expected_reply.bytes));
             format!("c{} received {}, expected {expected:?}", self.number, show(message))
         };
         let Some(expected_reply) = self.expected.front_mut() else { return Err(unexpected(None)) };
-        if memchr::memmem::find(message, b"C0A000\0").is_some() {
+        let is_expected = expected_reply.bytes.starts_with(message);
+        if !is_expected && has_code(b"C0A000\0") {
             (self.is_disconnected, self.is_giving_up) = (true, true);
             return Ok(());
         }
@@ -170,7 +212,7 @@ impl SimClient {
             expected_reply.bytes = b"Z\0\0\0\x05I".to_vec();
             return Ok(());
         }
-        if !expected_reply.bytes.starts_with(message) {
+        if !is_expected {
             return Err(unexpected(Some(expected_reply)));
         }
         expected_reply.bytes.drain(..message.len());
@@ -178,6 +220,7 @@ impl SimClient {
             self.expected.pop_front();
             (self.is_sleeping, self.is_stalled) = (false, false);
         }
+        self.record_copy_result(message);
         Ok(())
     }
 
@@ -258,7 +301,9 @@ impl SimClient {
     }
 
     fn continue_batch(&mut self, buf: &mut Vec<u8>) {
-        if let Some((rows, extended)) = self.copying.take() {
+        if self.is_keyed && self.copying.take().is_some() {
+            self.send_table_rows(buf);
+        } else if let Some((rows, extended)) = self.copying.take() {
             let token = self.last_token();
             for row in 0..rows {
                 encode::copy_data(buf, format!("{token} row {row}").as_bytes()).unwrap();
@@ -274,6 +319,9 @@ impl SimClient {
     }
 
     fn step(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
+        if self.is_keyed {
+            return self.keyed_step(buf, random);
+        }
         if self.shards > 0 && (self.reference.client_shard.is_none() || random.percent(25)) {
             return self.command(buf, random);
         }

@@ -147,6 +147,8 @@ pub(super) struct Simulation {
     shards: Option<SimShards>,
     /// The mirror of the first pool, in some simulations.
     mirror: Option<SimMirror>,
+    /// The rows that COPYs to several shards have committed, and how often.
+    copied_rows: HashMap<String, u32>,
     coverage: Coverage,
 }
 
@@ -180,6 +182,7 @@ impl Simulation {
             }
         }
         let mirror = self.check_mirror()?;
+        self.check_copies()?;
         for (client, link) in &self.clients {
             if !link.is_closed && !client.is_disconnected && client.is_awaiting_reply() {
                 return Err(format!("{} forever", client.describe_expected()));
@@ -250,6 +253,37 @@ impl Simulation {
         Ok(())
     }
 
+    /// Records the situations that a server has reached, and the rows that it has committed.
+    fn take_progress(&mut self, backend: usize) {
+        let backend = &mut self.backends[backend].0;
+        for situation in std::mem::take(&mut backend.situations) {
+            self.coverage.record(situation);
+        }
+        for row in std::mem::take(&mut backend.committed_rows) {
+            *self.copied_rows.entry(row).or_default() += 1;
+        }
+    }
+
+    /// Checks that each COPY to several shards has committed all its rows once, or, if it has
+    /// failed, none. A shard that is lost during the commits may break the latter.
+    fn check_copies(&self) -> Result<(), String> {
+        for copy in self.clients.iter().flat_map(|(client, _)| &client.copies) {
+            for row in &copy.rows {
+                let count = self.copied_rows.get(row).copied().unwrap_or_default();
+                match copy.has_succeeded {
+                    Some(true) if count != 1 => {
+                        return Err(format!("the COPY of {row:?} has committed it {count} times"));
+                    }
+                    Some(false) if count > 0 && !self.has_faults => {
+                        return Err(format!("the COPY of {row:?} has failed, but committed it"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn step(&mut self, event: SimEvent) -> Result<(), String> {
         match &event {
             SimEvent::Kill(b) => self.trace(&format_args!("s{b} is killed"), b"."),
@@ -312,9 +346,7 @@ impl Simulation {
                     self.backends[backend].0.feed(&bytes);
                     self.check_executed_once(backend)?;
                     self.check_role(backend)?;
-                    for situation in std::mem::take(&mut self.backends[backend].0.situations) {
-                        self.coverage.record(situation);
-                    }
+                    self.take_progress(backend);
                     self.forward_output(backend);
                 } else if !self.clusters.is_empty() {
                     // A server runs what it was sent even if no client waits for it.
@@ -323,6 +355,7 @@ impl Simulation {
                     left.output.clear();
                     left.violations.clear();
                     self.check_executed_once(backend)?;
+                    self.take_progress(backend);
                 }
             }
             SimEvent::LoggedIn(backend, succeeded) => self.logged_in(backend, succeeded),

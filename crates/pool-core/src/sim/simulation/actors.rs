@@ -18,7 +18,8 @@ impl Simulation {
         secret.fill_with(|| self.random.below(256) as u8);
         let secret = CancelSecret(secret);
         let pool = self.clients[client].1.pool;
-        let role = Some(self.clients[client].0.role);
+        let script = &self.clients[client].0;
+        let role = (!script.has_auto_role).then_some(script.role);
         let (user, version) = (self.clients[client].0.user.clone(), ProtocolVersion::V3_2);
         let login = ClientLogin { pool, user, version, secret, parameters: settings, role };
         let id = self.workers[worker].core.add_client(login).expect("the pool exists");

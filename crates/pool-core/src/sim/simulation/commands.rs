@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Core, CoreIo, PeerId, Time,
-    sim::{backend::SimBackend, faults},
+    sim::{backend::SimBackend, faults, sharded_table::HeldRows},
 };
 
 impl Simulation {
@@ -31,7 +31,8 @@ impl Simulation {
     pub(super) fn apply(&mut self, worker: usize, command: IoCommand) {
         let end = |simulation: &Self, peer| simulation.workers[worker].peers.get(&peer).copied();
         match command {
-            IoCommand::Send(peer, bytes) => {
+            IoCommand::Send(peer, mut bytes) => {
+                faults::alter_sent(self.fault, &self.workers[worker].core, peer, &mut bytes);
                 if let Some(end) = end(self, peer) {
                     self.send_from_pooler(end, bytes);
                 }
@@ -69,7 +70,15 @@ impl Simulation {
                 let process = self.workers[worker].process;
                 let link = SimLink { pool, process, ..SimLink::default() };
                 let mut opened = SimBackend::new(&AT_LOGIN);
-                opened.shard = self.shards.as_ref().and_then(|shards| shards.shard_of_pool(pool));
+                if let Some(shards) = &self.shards {
+                    opened.shard = shards.shard_of_pool(pool);
+                    let shards = shards.count();
+                    // Mirrors have all rows.
+                    opened.table = Some(match opened.shard {
+                        Some(shard) => HeldRows::Shard { shard, shards },
+                        None => HeldRows::All { shards },
+                    });
+                }
                 self.backends.push((opened, link));
                 self.attach(SimPeer::Backend(backend), worker, PeerId::Server(server));
                 let behavior = self.mirror_behavior(pool);

@@ -396,7 +396,13 @@ impl Simulation {
             ));
         }
         let role = self.clients[owner as usize].0.role;
-        if role == TargetRole::Primary && (host.is_in_recovery || host.is_being_replaced) {
+        let client = &self.clients[owner as usize].0;
+        let needs_primary = if client.has_auto_role {
+            self.backends[backend].0.fed_write
+        } else {
+            role == TargetRole::Primary
+        };
+        if needs_primary && (host.is_in_recovery || host.is_being_replaced) {
             return Err(format!("c{owner} requires the primary, but is served by {:?}", host.pool));
         }
         if host.is_in_recovery && self.shards.is_some() {

@@ -125,7 +125,7 @@ impl Simulation {
         let SimWorker { core, peers: ends, .. } = &self.workers[worker];
         let client = match peer {
             PeerId::Client(id) => id,
-            PeerId::Server(id) => core.linked_client(id)?,
+            PeerId::Server(id) => core.external_client(core.linked_client(id)?),
         };
         match ends.get(&PeerId::Client(client))? {
             SimPeer::Client(client) => Some(self.clients[*client].0.number),

@@ -92,7 +92,11 @@ impl Simulation {
             None
         };
         let mirror = SimMirror::new(seed, &mut specs);
-        let all = 1 + u32::try_from(random.below(3)).unwrap();
+        let mut all = 1 + u32::try_from(random.below(3)).unwrap();
+        if let Some(shards) = shards.as_ref().filter(|shards| shards.has_keys) {
+            // With fewer servers, requests on all shards would be refused.
+            all = all.max(shards.count());
+        }
         let mut size = || if random.percent(40) { 1 + random.below(2) } else { 0 };
         let reserves: Vec<_> = specs.iter().map(|_| u32::try_from(size()).unwrap()).collect();
         let process = SimProcess::new(&specs, all, &reserves);
@@ -122,10 +126,12 @@ impl Simulation {
             fault,
             has_forced_users,
             has_schema_changes,
-            is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
+            is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some()
+                && std::env::var_os("HOWDAH_POOL_SEEDS").is_none(),
             clusters,
             shards,
             mirror,
+            copied_rows: HashMap::new(),
             coverage: Coverage::default(),
         };
         simulation.start_process(process, worker_count);
@@ -151,7 +157,11 @@ impl Simulation {
                 client.steps_left += u32::try_from(sharding.below(20)).unwrap();
                 client.role = TargetRole::Primary;
                 client.shards = shards.count();
-                if shards.has_standbys {
+                if shards.has_keys && sharding.percent(70) {
+                    client.use_keys();
+                    client.has_auto_role = shards.has_auto_role;
+                }
+                if shards.has_standbys && !client.is_keyed {
                     let roles = [TargetRole::Any, TargetRole::Replica, TargetRole::Primary];
                     client.role = *sharding.pick(&roles);
                     client.is_mostly_reading = sharding.percent(50);

@@ -3,13 +3,13 @@
 //!
 //! Clients select a shard with the pooler's commands, between any two transactions; their reference
 //! models, which have one server for everything, receive the same commands. Each statement names
-//! its shard, which the server compares with its own. Keys in statements and requests for several
-//! shards are not simulated.
+//! its shard, which the server compares with its own. Other clients send statements with keys, and
+//! requests for several shards: see [`crate::sim::sharded_table`].
 
 use std::{sync::Arc, time::Duration};
 
 use howdah_route::shard::{KeyType, ShardKey, ShardMap};
-use howdah_route::{DefaultShard, RolePreference, RouteSettings};
+use howdah_route::{DefaultShard, RolePreference, RouteSettings, RoutedTable};
 
 use super::hosts::SimCluster;
 use crate::{
@@ -23,6 +23,10 @@ pub(super) struct SimShards {
     count: u32,
     /// Whether each shard has standbys, which may replace its primary.
     pub(super) has_standbys: bool,
+    /// Whether statements may contain keys, so that the pooler finds their shards.
+    pub(super) has_keys: bool,
+    /// Whether the pooler derives the role of the servers from statements.
+    pub(super) has_auto_role: bool,
     /// The shards of the pools after the owner pool.
     shard_of_pool: Vec<u32>,
 }
@@ -62,8 +66,12 @@ impl SimShards {
             }
             shard_of_pool.resize(members.len(), shard);
         }
+        let has_keys = random.percent(60);
+        let has_auto_role = has_keys && has_standbys && random.percent(60);
+        let table = Some(RoutedTable { schema: None, name: "t".into(), key: vec!["k".to_owned()] });
         let routing = RouteSettings {
-            role: RolePreference::Primary,
+            role: if has_auto_role { RolePreference::Auto } else { RolePreference::Primary },
+            tables: table.filter(|_| has_keys).into_iter().collect(),
             shards: count,
             map: ShardMap::hash(count, vec![KeyType::Int]).ok(),
             default_shard: DefaultShard::Refuse,
@@ -72,7 +80,7 @@ impl SimShards {
         spec.routing = Some(Arc::new(routing));
         specs.push(PoolSpec { clusters: cluster_specs.into(), ..spec });
         specs.extend(members);
-        Some(Self { owner_pool, count, has_standbys, shard_of_pool })
+        Some(Self { owner_pool, count, has_standbys, has_keys, has_auto_role, shard_of_pool })
     }
 
     pub(super) fn count(&self) -> u32 {
