@@ -58,7 +58,9 @@ impl LinkedHandler<'_> {
     #[inline]
     pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
-        let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed;
+        // A request on its way, such as ROLLBACK, may end the failed transaction.
+        let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed
+            && server.outstanding.is_empty();
         if !self.multiplexes_listen || !message.is_complete() || server.is_copying_in || is_failed {
             return Vec::new();
         }

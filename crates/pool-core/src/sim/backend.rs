@@ -43,6 +43,8 @@ pub(super) struct SimBackend {
     at_login: BTreeMap<String, String>,
     /// Parameters at the start of the transaction block.
     before_block: Option<BTreeMap<String, String>>,
+    /// The values to which parameters return at the end of the transaction.
+    before_local: BTreeMap<String, Option<String>>,
     /// Reported parameters, as of the last ReadyForQuery.
     reported: BTreeMap<String, String>,
     /// The kinds of session state left after the end of a transaction, such as locks and tables.
@@ -418,7 +420,10 @@ impl SimBackend {
                         self.situations.push(Situation::TableCopyRolledBack);
                     }
                     self.pending.clear();
-                    self.settings = before.unwrap_or_else(|| self.settings.clone());
+                    if let Some(before) = before {
+                        self.settings = before;
+                        self.before_local.clear();
+                    }
                 } else if !copied.is_empty() {
                     self.situations.push(Situation::TableCopyCommitted);
                     self.committed_rows.extend(copied);
@@ -492,6 +497,7 @@ impl SimBackend {
                 if !REPORTED.contains(&name.as_str()) {
                     self.add_leftover("setting");
                 }
+                self.before_local.remove(&name);
                 self.settings.insert(name, value);
                 self.complete("SET");
             }
@@ -647,8 +653,14 @@ impl SimBackend {
 
     fn set_config(&mut self, rest: &str) {
         let arguments = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(", "));
-        let (name, value) =
-            arguments.and_then(|(both, _)| both.split_once(", ")).expect("name and value");
+        let (both, is_local) = arguments.expect("three arguments");
+        let (name, value) = both.split_once(", ").expect("name and value");
+        if is_local.starts_with('t') {
+            let before = self.settings.get(name).cloned();
+            self.before_local.entry(name.to_owned()).or_insert(before);
+        } else {
+            self.before_local.remove(name);
+        }
         if value == "\\N" {
             match self.at_login.get(name) {
                 Some(value) => self.settings.insert(name.to_owned(), value.clone()),
@@ -716,6 +728,14 @@ impl SimBackend {
     }
 
     fn ready(&mut self) {
+        if !self.is_in_block {
+            for (name, value) in std::mem::take(&mut self.before_local) {
+                match value {
+                    Some(value) => self.settings.insert(name, value),
+                    None => self.settings.remove(&name),
+                };
+            }
+        }
         for name in REPORTED {
             let value = &self.settings[name];
             if self.reported[name] != *value {

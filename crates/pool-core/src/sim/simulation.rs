@@ -54,8 +54,8 @@ enum SimEvent {
     Closed(SimPeer),
     ToClient(usize, Vec<u8>),
     ClientClosed(usize),
-    /// A planted bug stops delaying a client's input, unless it must be delayed further.
-    Unblock(SimPeer),
+    /// Bytes that have arrived earlier may be read now.
+    ReadInbox(SimPeer),
     ToBackend(usize, Vec<u8>),
     LoggedIn(usize, bool),
     Wake(usize),
@@ -332,12 +332,7 @@ impl Simulation {
                 }
             }
             SimEvent::ClientClosed(client) => self.clients[client].1.is_closed = true,
-            SimEvent::Unblock(end) => {
-                let delayed = std::mem::take(&mut self.link(end).inbox);
-                for bytes in delayed {
-                    self.schedule(self.now, SimEvent::ToCore(end, bytes));
-                }
-            }
+            SimEvent::ReadInbox(end) => self.read_inbox(end),
             SimEvent::ToBackend(backend, bytes) => {
                 let link = &self.backends[backend].1;
                 if !link.is_closed && self.mirror_behavior(link.pool) != Some(MirrorBehavior::Hangs)

@@ -183,3 +183,19 @@ fn unlisten_without_listen_is_forwarded_unchanged() {
     harness.send_from_server(server, &[tags.clone(), ready(b'I')].concat());
     assert_eq!(harness.sent_to_client(client), [tags, ready(b'I')].concat());
 }
+
+#[test]
+fn listen_right_after_rollback_of_failed_transaction_is_tracked() {
+    let (mut harness, client, server) = client_and_server();
+    harness.send_from_client(client, &query("begin"));
+    harness.send_from_server(server, &[tag("BEGIN"), ready(b'T')].concat());
+    harness.send_from_client(client, &query("fail"));
+    let error = message(b'E', b"SERROR\0C22012\0Mno\0\0");
+    harness.send_from_server(server, &[error, ready(b'E')].concat());
+    harness.sent_to_server(server);
+    harness.send_from_client(client, &[query("rollback"), query("listen a")].concat());
+    assert_eq!(harness.sent_to_server(server), query("rollback"));
+    harness.send_from_server(server, &[tag("ROLLBACK"), ready(b'I')].concat());
+    harness.finish_listen(client, Ok(()));
+    assert_eq!(harness.sent_to_server(server), query("listen a;LISTEN \"howdah listen 0\""));
+}

@@ -43,10 +43,7 @@ impl Simulation {
             }
             IoCommand::Resume(peer) => {
                 if let Some(end) = end(self, peer) {
-                    let unread = std::mem::take(&mut self.link(end).inbox);
-                    for bytes in unread {
-                        self.schedule(self.now, SimEvent::ToCore(end, bytes));
-                    }
+                    self.schedule(self.now, SimEvent::ReadInbox(end));
                 }
             }
             IoCommand::Close(peer) => {

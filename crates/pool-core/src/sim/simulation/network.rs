@@ -54,8 +54,15 @@ impl Simulation {
         self.workers[worker].peers.insert(peer, end);
         let link = self.link(end);
         link.worker = Some((worker, peer));
-        for bytes in std::mem::take(&mut link.inbox) {
-            self.schedule(self.now, SimEvent::ToCore(end, bytes));
+        self.schedule(self.now, SimEvent::ReadInbox(end));
+    }
+
+    /// Delivers bytes that could not be delivered when they arrived, in order of arrival.
+    pub(super) fn read_inbox(&mut self, end: SimPeer) {
+        while let Some(bytes) = self.link(end).inbox.pop_front() {
+            if let Some(bytes) = self.try_deliver(end, bytes) {
+                return self.link(end).inbox.push_front(bytes);
+            }
         }
     }
 
@@ -89,24 +96,30 @@ impl Simulation {
         );
     }
 
+    /// Delivers bytes to the core, or stores them in the inbox.
     pub(super) fn deliver_to_core(&mut self, end: SimPeer, bytes: Vec<u8>) {
+        let is_next = self.link(end).inbox.is_empty();
+        let undelivered = if is_next { self.try_deliver(end, bytes) } else { Some(bytes) };
+        self.link(end).inbox.extend(undelivered);
+    }
+
+    /// Delivers bytes to the core. Returns them if they must wait.
+    fn try_deliver(&mut self, end: SimPeer, bytes: Vec<u8>) -> Option<Vec<u8>> {
         let link = self.link(end);
         let Some((worker, peer)) = link.worker else {
             // A server or client that is being handed over has no worker; its bytes are delivered
             // to the new one.
-            if matches!(end, SimPeer::Backend(_)) || link.is_in_transit {
-                link.inbox.push_back(bytes);
-            }
-            return;
+            let is_moving = matches!(end, SimPeer::Backend(_)) || link.is_in_transit;
+            return is_moving.then_some(bytes);
         };
         if let PeerId::Client(id) = peer
             && faults::blocks_client(self.fault, &self.workers[worker].core, id)
         {
-            self.link(end).inbox.push_back(bytes);
-            return self.schedule(self.now + MS, SimEvent::Unblock(end));
+            self.schedule(self.now + MS, SimEvent::ReadInbox(end));
+            return Some(bytes);
         }
-        if self.workers[worker].io.paused.contains(&peer) || !self.link(end).inbox.is_empty() {
-            return self.link(end).inbox.push_back(bytes);
+        if self.workers[worker].io.paused.contains(&peer) {
+            return Some(bytes);
         }
         self.current_client = self.client_of(worker, peer);
         let fault = self.fault;
@@ -118,6 +131,7 @@ impl Simulation {
             }
         });
         self.current_client = None;
+        None
     }
 
     /// Returns the number of a client, or of the client that a server is linked to.
