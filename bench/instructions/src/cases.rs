@@ -5,8 +5,8 @@ use std::{fmt::Write as _, hint::black_box, io::IoSlice, sync::Arc};
 
 use howdah_logs::{ImportOptions, Importer, ServerLogFormat};
 use howdah_pool_core::{
-    Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreIo, PeerId, PoolId, PoolSpec, ServerId,
-    ServerLogin, SessionParameter, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreEvent, CoreIo, PeerId, PoolId,
+    PoolSpec, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 use howdah_route::{PinScope, RolePreference, RouteSession, RoutedRequest, Router};
 use howdah_statsd::{aggregate::SampleShard, settings::StatsdSettings};
@@ -120,7 +120,11 @@ impl BenchPool {
         core.finish_client_login(client, b"", Time(0), &mut io);
         let server = io.opened.pop().expect("the client needs a server");
         let parameters = vec![SessionParameter::new("TimeZone", "UTC")];
-        core.server_ready(server, ServerLogin { parameters, cancel_key: None }, Time(0), &mut io);
+        core.handle(
+            CoreEvent::ServerReady(server, ServerLogin { parameters, cancel_key: None }),
+            Time(0),
+            &mut io,
+        );
         Self { core, io, client, server, now: 0 }
     }
 

@@ -8,8 +8,7 @@ use howdah_capture::live::{CaptureBuffer, SessionStart};
 use howdah_wire::{Backend, Frame, backend::TransactionStatus};
 
 use crate::{
-    Core,
-    messages::reply::ReplyHandler,
+    clients::Clients,
     state::{
         client::{ClientConnection, ClientState, InputHold},
         ids::{ClientId, ServerId},
@@ -19,140 +18,138 @@ use crate::{
     time::Time,
 };
 
-impl Core {
+/// The running capture of a worker, if any.
+#[derive(Debug, Default)]
+pub struct RunningCapture {
+    buffer: Option<Box<CaptureBuffer>>,
+}
+
+impl RunningCapture {
     /// Starts a capture, after stopping one that is running: new clients are captured from their
     /// login, existing ones from their next transaction.
-    pub fn start_capture(&mut self, capture: CaptureBuffer) {
-        self.stop_capture();
-        self.capture = Some(Box::new(capture));
-        self.observes_clients = true;
+    pub fn start(&mut self, buffer: CaptureBuffer) {
+        self.stop();
+        self.buffer = Some(Box::new(buffer));
     }
 
     /// Stops the running capture, if any, and passes its remaining events to the writer.
-    pub fn stop_capture(&mut self) {
-        if let Some(capture) = self.capture.take() {
-            capture.finish();
+    pub fn stop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            buffer.finish();
         }
-        self.observes_clients = self.mirrored_clients > 0;
     }
 
-    /// Returns when [`Core::flush_capture`] is due; [`Time::NEVER`] if no capture runs or its
+    /// Returns when [`RunningCapture::flush`] is due; [`Time::NEVER`] if no capture runs or its
     /// buffer is empty.
-    pub fn capture_deadline(&self) -> Time {
-        self.capture.as_ref().and_then(|capture| capture.flush_deadline()).map_or(Time::NEVER, Time)
+    pub(crate) fn deadline(&self) -> Time {
+        self.buffer.as_ref().and_then(|buffer| buffer.flush_deadline()).map_or(Time::NEVER, Time)
     }
 
     /// Passes the buffer to the writer if its oldest event is old enough.
-    pub fn flush_capture(&mut self, now: Time) {
-        if let Some(capture) = &mut self.capture
-            && capture.flush_deadline().is_some_and(|due| due <= now.0)
+    pub(crate) fn flush(&mut self, now: Time) {
+        if let Some(buffer) = &mut self.buffer
+            && buffer.flush_deadline().is_some_and(|due| due <= now.0)
         {
-            capture.flush();
+            buffer.flush();
         }
     }
 
-    /// Captures and mirrors bytes that a client sent.
+    /// Whether a capture runs.
     #[inline]
-    pub(super) fn observe_client_bytes(&mut self, id: ClientId, bytes: &[u8]) {
-        if self.observes_clients {
-            self.capture_client_bytes(id, bytes);
-            self.buffer_for_mirrors(id, bytes);
-        }
+    pub(crate) fn is_running(&self) -> bool {
+        self.buffer.is_some()
     }
 
-    fn capture_client_bytes(&mut self, id: ClientId, bytes: &[u8]) {
-        let Self { capture, clients, servers, .. } = self;
-        let (Some(capture), Some(client)) = (capture, clients.get_mut(id)) else { return };
+    /// Returns the buffer for the messages of a client, if it is captured.
+    #[inline]
+    pub(crate) fn of_client(
+        &mut self,
+        client: Option<&ClientConnection>,
+    ) -> Option<&mut CaptureBuffer> {
+        let buffer = self.buffer.as_deref_mut()?;
+        client.is_some_and(|client| buffer.is_recording(&client.capture_mark)).then_some(buffer)
+    }
+
+    /// Captures bytes that a client sent.
+    pub(crate) fn client_bytes(
+        &mut self,
+        client: &mut ClientConnection,
+        servers: &Slab<ServerId, ServerConnection>,
+        bytes: &[u8],
+        now: Time,
+    ) {
+        let Some(buffer) = &mut self.buffer else { return };
         if !client.is_external() {
             return; // This request was captured when the external client sent it.
         }
-        if capture.is_closed() {
-            self.stop_capture();
-            return;
+        if buffer.is_closed() {
+            return self.stop();
         }
-        if !capture.is_recording(&client.capture_mark) {
+        if !buffer.is_recording(&client.capture_mark) {
             if !is_between_transactions(client, servers) {
-                return capture.count_skipped(&client.capture_mark, bytes.len());
+                return buffer.count_skipped(&client.capture_mark, bytes.len());
             }
-            if !capture.has_room(bytes.len()) {
+            if !buffer.has_room(bytes.len()) {
                 return;
             }
-            start_session(capture, client, false, self.now);
+            start_session(buffer, client, false, now);
         }
-        capture.record_frontend(&mut client.capture_mark, bytes, self.now.0);
+        buffer.record_frontend(&mut client.capture_mark, bytes, now.0);
     }
 
     /// Captures the end of a client's login, and the bytes that the client has sent before it,
     /// which are still buffered.
-    pub(super) fn capture_login(&mut self, id: ClientId) {
-        let (Some(capture), Some(client)) = (&mut self.capture, self.clients.get_mut(id)) else {
-            return;
-        };
-        if !capture.is_recording(&client.capture_mark)
-            && capture.has_room(client.input.buffered.len())
+    pub(crate) fn login(&mut self, client: &mut ClientConnection, now: Time) {
+        let Some(buffer) = &mut self.buffer else { return };
+        if !buffer.is_recording(&client.capture_mark)
+            && buffer.has_room(client.input.buffered.len())
         {
-            start_session(capture, client, true, self.now);
-            capture.record_frontend(&mut client.capture_mark, &client.input.buffered, self.now.0);
+            start_session(buffer, client, true, now);
+            buffer.record_frontend(&mut client.capture_mark, &client.input.buffered, now.0);
         }
     }
 
     /// Captures the assignment of a server to a waiting client.
-    pub(super) fn capture_server_assigned(&mut self, id: ClientId) {
-        if let Some(capture) = &mut self.capture
-            && let Some(client) =
-                self.clients.get(id).filter(|client| capture.is_recording(&client.capture_mark))
-        {
-            capture.record_server_assigned(&client.capture_mark, self.now.0);
+    pub(crate) fn server_assigned(&mut self, client: &ClientConnection, now: Time) {
+        if let Some(buffer) = self.of_client(Some(client)) {
+            buffer.record_server_assigned(&client.capture_mark, now.0);
         }
     }
 
     /// Captures the cancellation of a client's statement.
-    pub(super) fn capture_cancel(&mut self, id: ClientId) {
-        if let Some(capture) = &mut self.capture
-            && let Some(client) =
-                self.clients.get(id).filter(|client| capture.is_recording(&client.capture_mark))
-        {
-            capture.record_cancel(&client.capture_mark, self.now.0);
+    pub(crate) fn cancel(&mut self, client: &ClientConnection, now: Time) {
+        if let Some(buffer) = self.of_client(Some(client)) {
+            buffer.record_cancel(&client.capture_mark, now.0);
         }
     }
 
     /// Captures the end of a client's connection.
-    pub(super) fn capture_disconnect(&mut self, client: &ClientConnection) {
-        if let Some(capture) = &mut self.capture {
-            capture.record_disconnect(&client.capture_mark, self.now.0);
+    pub(crate) fn disconnect(&mut self, client: &ClientConnection, now: Time) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.record_disconnect(&client.capture_mark, now.0);
         }
     }
 
-    /// Captures messages generated by the pooler that are about to be sent to a client.
+    /// Captures `messages` of the pooler that are about to be sent to a client.
     #[inline]
-    pub(super) fn capture_generated(&mut self, id: ClientId) {
-        if let Some(capture) = &mut self.capture
-            && let Some(client) = self.clients.get_mut(id)
-            && capture.is_recording(&client.capture_mark)
+    pub(crate) fn generated(
+        &mut self,
+        clients: &mut Clients,
+        id: ClientId,
+        messages: &[u8],
+        now: Time,
+    ) {
+        if let Some(buffer) = &mut self.buffer
+            && let Some(client) = clients.get_mut(id)
+            && buffer.is_recording(&client.capture_mark)
         {
-            capture_messages(capture, client, self.to_client.own_bytes(), self.now);
+            capture_messages(buffer, client, messages, now);
         }
     }
 }
 
-impl ReplyHandler<'_> {
-    /// Captures a server's message that is forwarded to the client.
-    #[inline]
-    pub(super) fn capture_reply(&mut self, kind: Backend, body: &[u8]) {
-        if let (Some(capture), Some(client)) = (&mut self.capture, &mut self.client) {
-            capture.record_backend(&mut client.capture_mark, kind, body, self.now.0);
-        }
-    }
-
-    /// Captures messages that the pooler sends to the client in place of the server's.
-    pub(super) fn capture_generated_reply(&mut self, made: &[u8]) {
-        if let (Some(capture), Some(client)) = (&mut self.capture, &mut self.client) {
-            capture_messages(capture, client, made, self.now);
-        }
-    }
-}
-
-fn capture_messages(
+/// Captures messages that the pooler has generated for a client.
+pub(crate) fn capture_messages(
     capture: &mut CaptureBuffer,
     client: &mut ClientConnection,
     mut made: &[u8],
@@ -168,7 +165,7 @@ fn capture_messages(
 
 /// Whether the client's next bytes start a transaction: no request is outstanding, and no
 /// transaction is open on a server or begun by a deferred BEGIN.
-pub(super) fn is_between_transactions(
+pub(crate) fn is_between_transactions(
     client: &ClientConnection,
     servers: &Slab<ServerId, ServerConnection>,
 ) -> bool {

@@ -1,33 +1,30 @@
 //! [`Core`]: one worker's clients, servers and pools.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+pub(crate) mod takeover;
 
-use howdah_capture::live::CaptureBuffer;
+use std::sync::Arc;
+
 use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
-    CoreIo, Transfer,
-    login::{ClientLogin, ServerFailure, ServerLogin},
-    messages::gather_buffer::GatherBuffer,
-    mirror::target::{MirrorQueue, MirrorQueueId, MirrorTarget},
+    Channel, CoreEvent, CoreIo, Takeover, Transfer,
+    call::{CoreCall, StepQueue},
+    capture::RunningCapture,
+    clients::{cancel, handover, login},
+    engines::{Engines, admin},
+    login::ClientLogin,
     prepared::statements::StatementRegistry,
-    routing::Routers,
-    session::parameters::ParameterSets,
+    report::{self, CoreReport},
+    servers::transfer,
     spec::PoolSpec,
     state::{
-        client::{ClientConnection, ClientState},
-        ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
-        pool::PoolState,
-        server::ServerConnection,
-        slab::Slab,
+        client::ClientConnection,
+        ids::{ClientId, PoolId, ServerId, WorkerId},
+        pool_stats::PoolStats,
     },
     time::Time,
 };
-
-use crate::mirror::have_equal_mirrors;
+use std::collections::HashSet;
 
 /// One worker's data path, without I/O.
 ///
@@ -39,15 +36,15 @@ use crate::mirror::have_equal_mirrors;
 /// # The worker's duties
 ///
 /// - A client: [`Core::add_client`] once it is authenticated, then [`Core::finish_client_login`];
-///   or just [`Core::adopt_client`]. Then [`Core::client_bytes`] for the bytes that it sends, until
-///   the worker calls [`Core::client_closed`] or [`Core::hand_over_client`], or the core calls
-///   [`CoreIo::close`].
-/// - A server: starts with [`CoreIo::open_server`], then either [`Core::server_ready`] or
-///   [`Core::server_failed`]; or with [`Core::adopt_server`]. Then [`Core::server_bytes`], until
-///   the worker calls [`Core::server_closed`], or the core calls [`CoreIo::close`] or
+///   or just [`Takeover::adopt`]. Then [`Core::client_bytes`] for the bytes that it sends, until
+///   the worker reports [`CoreEvent::ClientClosed`] or calls [`Takeover::hand_over`], or the core
+///   calls [`CoreIo::close`].
+/// - A server: starts with [`CoreIo::open_server`], then either [`CoreEvent::ServerReady`] or
+///   [`CoreEvent::ServerFailed`]; or with [`Core::adopt_server`]. Then [`Core::server_bytes`],
+///   until the worker reports [`CoreEvent::ServerClosed`], or the core calls [`CoreIo::close`] or
 ///   [`CoreIo::hand_over`].
-/// - [`Core::drained`] for every peer for which a send returned [`crate::Backlog::Waiting`], once
-///   its buffer is empty.
+/// - [`CoreEvent::Drained`] for every peer for which a send returned [`crate::Backlog::Waiting`],
+///   once its buffer is empty.
 /// - [`Core::tick`] at or soon after [`Core::deadline`], which may change with every call.
 /// - Ids of closed connections are ignored, so a late report is harmless.
 ///
@@ -57,61 +54,8 @@ use crate::mirror::have_equal_mirrors;
 /// ```
 #[derive(Debug)]
 pub struct Core {
-    pub(crate) worker: WorkerId,
-    pub(crate) now: Time,
-    pub(crate) clients: Slab<ClientId, ClientConnection>,
-    pub(crate) servers: Slab<ServerId, ServerConnection>,
-    pub(crate) pools: Vec<Option<PoolState>>,
-    pub(crate) routers: Routers,
-    pub(crate) to_server: GatherBuffer,
-    pub(crate) to_client: GatherBuffer,
-    pub(crate) parameter_sets: ParameterSets,
-    pub(crate) statements: Arc<StatementRegistry>,
-    /// Maximum length of a message body, in either direction, in bytes.
-    pub(crate) body_bytes_max: u32,
-    pub(crate) next_sweep: Time,
-    /// Clients taken over from another process, by the cancel key that they got from it.
-    pub(crate) takeover_keys: HashMap<CancelKey, ClientId>,
-    /// Number of workers, among which [`PoolSpec::servers_min`] is divided.
-    pub(crate) workers: u32,
-    /// Whether a pool has, or once had, a share of [`PoolSpec::servers_min`] here: timers must then
-    /// run even without clients and servers.
-    pub(crate) has_min_pools: bool,
-    /// Whether idle servers are closed as soon as no client waits for one, as during a takeover.
-    pub(crate) closes_idle_servers: bool,
-    /// Whether the worker is suspended and assigns no servers to clients; see [`Core::suspend`].
-    pub(crate) is_suspended: bool,
-    /// The buffer of the running capture, if any.
-    pub(crate) capture: Option<Box<CaptureBuffer>>,
-    /// Work to do at the end of the current call into the core.
-    pub(crate) deferred: Vec<DeferredWork>,
-    /// Transactions to run on mirrors, one queue for each client and mirror.
-    pub(crate) mirror_queues: Slab<MirrorQueueId, MirrorQueue>,
-    /// Number of clients that are sampled for at least one mirror.
-    pub(crate) mirrored_clients: usize,
-    /// Number of internal clients that replay transactions on mirrors.
-    pub(crate) mirror_clients: usize,
-    /// Pools whose mirrors changed, with their mirrors before the change.
-    pub(crate) previous_mirrors: Vec<(PoolId, Arc<[MirrorTarget]>)>,
-    /// Whether client bytes must be captured or mirrored; checked on every read.
-    pub(crate) observes_clients: bool,
-    /// Fan-out requests that wait for their [`crate::state::limits::AcquireGuard`], with
-    /// their owner pools, in order of arrival.
-    pub(crate) awaiting_fan_out: VecDeque<(PoolId, ClientId)>,
-    /// Pools with waiting clients that cannot open a server because a limit is reached.
-    pub(crate) starved_pools: Vec<PoolId>,
-    /// Number of requests that were rerouted from servers that fail health checks, since the last
-    /// [`Core::take_reads_rerouted`].
-    pub(crate) reads_rerouted: u32,
-}
-
-/// Work that is deferred to the end of the current call into the core; see `Core::run_deferred`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum DeferredWork {
-    /// Advance a client's fan-out request, and queue its completed transaction for its mirrors.
-    Client(ClientId),
-    /// Advance a client's queue of transactions for a mirror.
-    MirrorQueue(MirrorQueueId),
+    pub(crate) engines: Engines,
+    steps: StepQueue,
 }
 
 impl Core {
@@ -123,80 +67,68 @@ impl Core {
     /// Creates a worker without pools. Workers that hand servers over to one another must share
     /// `statements`; otherwise the same statement name could stand for two texts.
     pub fn with_statements(worker: WorkerId, statements: Arc<StatementRegistry>) -> Self {
-        Self {
-            worker,
-            now: Time::default(),
-            clients: Slab::new(),
-            servers: Slab::new(),
-            pools: Vec::new(),
-            routers: Routers::default(),
-            to_server: GatherBuffer::default(),
-            to_client: GatherBuffer::default(),
-            parameter_sets: ParameterSets::default(),
-            statements,
-            body_bytes_max: u32::MAX,
-            next_sweep: Time::default(),
-            takeover_keys: HashMap::new(),
-            workers: 1,
-            has_min_pools: false,
-            closes_idle_servers: false,
-            is_suspended: false,
-            capture: None,
-            deferred: Vec::new(),
-            mirror_queues: Slab::new(),
-            mirrored_clients: 0,
-            mirror_clients: 0,
-            previous_mirrors: Vec::new(),
-            observes_clients: false,
-            awaiting_fan_out: VecDeque::new(),
-            starved_pools: Vec::new(),
-            reads_rerouted: 0,
+        Self { engines: Engines::new(worker, statements), steps: StepQueue::default() }
+    }
+
+    /// Handles one event with `handle`, then takes the steps that follow from it.
+    #[inline]
+    pub(crate) fn run<T>(
+        &mut self,
+        now: Time,
+        io: &mut dyn CoreIo,
+        handle: impl FnOnce(&mut Engines, &mut CoreCall<'_>) -> T,
+    ) -> T {
+        let Self { engines, steps } = self;
+        let mut call = CoreCall { now, io, steps };
+        let result = handle(engines, &mut call);
+        if !call.steps.is_empty() {
+            engines.take_steps(&mut call);
         }
+        result
     }
 
     /// Sets the maximum length of a message in bytes, including its five header bytes. A peer that
     /// sends a longer one is disconnected.
     pub fn limit_message_size(&mut self, message_bytes: u32) {
         let header = u32::try_from(Header::BYTES).expect("a header has five bytes");
-        self.body_bytes_max = message_bytes.saturating_sub(header);
+        self.engines.peers.body_bytes_max = message_bytes.saturating_sub(header);
     }
 
     /// Sets the number of workers, among which [`PoolSpec::servers_min`] is divided.
     pub fn set_worker_count(&mut self, workers: u32) {
-        self.workers = workers;
-    }
-
-    /// Opens servers of a pool, as far as limits allow, up to this worker's share of
-    /// [`PoolSpec::servers_min`], even if the pool has no client.
-    pub fn fill_min_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        if self.has_pool(pool) {
-            self.open_for_waiting(pool, io);
-        }
+        self.engines.pools.workers = workers;
     }
 
     /// Adds a pool with the settings `spec`, or gives an existing pool these settings. New limits
-    /// apply to connections opened from now on; [`Core::pools_changed`] applies them to existing
-    /// ones.
+    /// apply to connections opened from now on; [`CoreEvent::PoolsChanged`] applies them to
+    /// existing ones.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
-        if self.pools.len() <= id.index() {
-            self.pools.resize_with(id.index() + 1, || None);
+        self.engines.routers.update_pool(id, &spec);
+        if let Some(mirrors_before) = self.engines.pools.set(id, spec) {
+            self.engines.mirrors.pool_changed(id, mirrors_before);
         }
-        self.routers.update_pool(id, &spec);
-        self.has_min_pools |= self.min_servers_here(&spec) > 0;
-        match &mut self.pools[id.index()] {
-            Some(pool) if !have_equal_mirrors(&pool.spec.mirrors, &spec.mirrors) => {
-                self.previous_mirrors.push((id, Arc::clone(&pool.spec.mirrors)));
-                pool.update_spec(spec);
+    }
+
+    /// Removes those of `pools` that have neither clients nor servers in this worker, and returns
+    /// their statistics. A pool that this worker does not have also counts as removed. The caller
+    /// ensures that no client or server is about to move to them.
+    pub fn remove_unused_pools(&mut self, pools: &[PoolId]) -> Vec<(PoolId, PoolStats)> {
+        let Engines { peers, pools: table, routers, .. } = &mut self.engines;
+        let used = peers.clients.iter().flat_map(|(_, client)| [client.pool, client.owner_pool]);
+        let occupied: HashSet<PoolId> = used.collect();
+        let mut removed = Vec::new();
+        for id in pools.iter().copied() {
+            if let Some(stats) = table.remove(id, occupied.contains(&id)) {
+                routers.remove_pool(id);
+                removed.push((id, stats));
             }
-            Some(pool) => pool.update_spec(spec),
-            none => *none = Some(PoolState::new(spec, self.worker)),
         }
+        removed
     }
 
     /// Whether this worker has the pool.
     pub fn has_pool(&self, id: PoolId) -> bool {
-        self.pools.get(id.index()).is_some_and(Option::is_some)
+        self.engines.pools.get(id).is_some()
     }
 
     /// Adds an authenticated client. Nothing is sent to it before [`Core::finish_client_login`], so
@@ -204,18 +136,17 @@ impl Core {
     ///
     /// Returns `None` if the worker does not have the pool.
     pub fn add_client(&mut self, mut login: ClientLogin) -> Option<ClientId> {
-        if !self.has_pool(login.pool) {
-            return None;
-        }
-        let parameters = self.parameter_sets.intern(std::mem::take(&mut login.parameters));
+        let Engines { peers, pools, sessions, mirrors, .. } = &mut self.engines;
+        let spec = &pools.get(login.pool)?.spec;
+        let parameters = sessions.parameters.intern(std::mem::take(&mut login.parameters));
         let mut client = ClientConnection::new(&login, parameters);
-        if self.pool(login.pool).spec.has_parameters_at_login {
+        if spec.has_parameters_at_login {
             // The server knows these values from its login, so its own RESET restores them.
-            client.startup_parameters = self.parameter_sets.intern([]);
+            client.startup_parameters = sessions.parameters.intern([]);
         }
-        self.attach_to_cluster(&mut client, login.role);
-        self.sample_mirrors(&mut client);
-        Some(self.clients.insert(client))
+        pools.attach_to_cluster(&mut client, login.role);
+        mirrors.sample(&mut client, &spec.mirrors);
+        Some(peers.clients.insert(client))
     }
 
     /// Sends a new client `auth_messages`, such as AuthenticationOk, then ParameterStatus,
@@ -230,175 +161,134 @@ impl Core {
         now: Time,
         io: &mut dyn CoreIo,
     ) {
-        self.now = now;
-        if let Some(client) = self.clients.get_mut(id) {
-            client.connected_at = now;
-            let pool = client.pool;
-            self.pool(pool).stats.logins += 1;
-            self.to_client.push_with(|buf| buf.extend_from_slice(auth_messages));
-        }
-        self.finish_login(id, io);
-        self.run_deferred(io);
+        self.run(now, io, |Engines { peers, pools, .. }, call| {
+            if let Some(client) = peers.clients.get_mut(id) {
+                client.connected_at = now;
+                pools.pool(client.pool).stats.logins += 1;
+                peers.to_client.push_with(|buf| buf.extend_from_slice(auth_messages));
+            }
+            login::finish(peers, pools, call, id);
+        });
     }
 
     /// Processes bytes that a client sent. The worker must pass all bytes, in pieces of any size.
     pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.process_client_bytes(id, bytes, io);
-        self.run_deferred(io);
-    }
-
-    /// Handles the end of a client's connection: end of file, an error, or a failed send. Its slot
-    /// may then be reused.
-    pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.handle_client_disconnect(id, io);
-        self.run_deferred(io);
-    }
-
-    /// Handles the successful login to a server requested by [`CoreIo::open_server`].
-    pub fn server_ready(
-        &mut self,
-        id: ServerId,
-        login: ServerLogin,
-        now: Time,
-        io: &mut dyn CoreIo,
-    ) {
-        self.now = now;
-        self.handle_server_login(id, login, io);
-        self.run_deferred(io);
-    }
-
-    /// Handles the failure to open a server requested by [`CoreIo::open_server`]; the worker has
-    /// closed its socket, if there was one. The server's slot may then be reused.
-    pub fn server_failed(
-        &mut self,
-        id: ServerId,
-        failure: ServerFailure,
-        now: Time,
-        io: &mut dyn CoreIo,
-    ) {
-        self.now = now;
-        self.handle_login_failure(id, failure, io);
-        self.run_deferred(io);
+        self.run(now, io, |engines, call| engines.messages().client_bytes(id, bytes, call));
     }
 
     /// Processes bytes that a server sent. The worker must pass all bytes, in pieces of any size.
     pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.process_server_bytes(id, bytes, io);
-        self.run_deferred(io);
+        self.run(now, io, |engines, call| engines.messages().server_bytes(id, bytes, call));
     }
 
-    /// Handles the end of a server's connection: end of file, an error, or a failed send. Its slot
-    /// may then be reused.
-    pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.suspect_member(id, io);
-        self.handle_server_disconnect(id, io);
-        self.run_deferred(io);
-    }
-
-    /// Handles a peer's send buffer that has become empty after [`crate::Backlog::Waiting`]: the
-    /// peer's counterpart may be read from again.
-    pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.handle_drained(peer, io);
-        self.run_deferred(io);
+    /// Handles an event that is neither bytes nor a timer.
+    pub fn handle(&mut self, event: CoreEvent<'_>, now: Time, io: &mut dyn CoreIo) {
+        self.run(now, io, |engines, call| engines.handle(event, call));
     }
 
     /// Handles a CancelRequest whose key names this worker; see [`crate::worker_of_key`]. Returns
     /// `false`, without any effect, if no client has the key. A CancelRequest is never answered:
     /// the worker just closes the connection that it arrived on.
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {
-        self.now = now;
-        let is_known = self.cancel_by_key(key, io);
-        self.run_deferred(io);
-        is_known
-    }
-
-    /// Handles the end, successful or not, of the attempt started by [`CoreIo::send_cancel`].
-    pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.finish_cancel(server, io);
-        self.run_deferred(io);
-    }
-
-    /// Handles another worker's request for a server; see [`CoreIo::request_server`]. Hands over an
-    /// idle server or, if there is none, closes another pool's idle server so that the other worker
-    /// can open one. If neither is possible, the request is queued while the other worker repeats
-    /// it: the next server that becomes idle is handed over, unless a client here has waited
-    /// longer.
-    pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.handle_server_request(pool, by, io);
+        self.run(now, io, |Engines { peers, pools, .. }, call| {
+            cancel::by_key(peers, pools, call, key)
+        })
     }
 
     /// Adopts a server that another worker handed over. The worker registers its socket under the
-    /// returned id, then calls [`Core::serve_waiting`]. Returns `None` if this worker does not have
-    /// the pool; the caller must then close the socket.
+    /// returned id, then reports [`CoreEvent::ServersAvailable`]. Returns `None` if this worker
+    /// does not have the pool; the caller must then close the socket.
     pub fn adopt_server(&mut self, transfer: Box<Transfer>, now: Time) -> Option<ServerId> {
-        self.now = now;
-        self.insert_transferred(transfer)
-    }
-
-    /// Assigns idle servers of a pool to waiting clients, and finishes pending logins. Also closes
-    /// idle servers that must not be used: an admin command may have been issued while a server was
-    /// moving between workers.
-    pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.close_unusable_idle(pool, io);
-        self.serve_waiting_clients(pool, io);
-        self.run_deferred(io);
+        let Engines { peers, pools, .. } = &mut self.engines;
+        transfer::insert(peers, pools, transfer, now)
     }
 
     /// Returns when [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
     pub fn deadline(&self) -> Time {
-        self.next_deadline()
+        self.engines.next_sweep().min(self.engines.peers.capture.deadline())
     }
 
-    /// Handles timers: enforces timeouts, retries server logins whose delay has passed, and closes
-    /// idle servers.
+    /// Handles timers: enforces timeouts, retries server logins whose delay has passed, closes idle
+    /// servers, and passes captured events to their writer.
     pub fn tick(&mut self, now: Time, io: &mut dyn CoreIo) {
-        self.now = now;
-        self.sweep(io);
-        self.run_deferred(io);
+        self.engines.peers.capture.flush(now);
+        self.run(now, io, Engines::sweep);
     }
 
     /// Returns the number of connected clients, plus the internal clients of their sub-requests.
     /// The internal clients that replay transactions on mirrors do not count.
     pub fn clients(&self) -> usize {
-        self.clients.len() - self.mirror_clients
+        self.engines.peers.clients.len_without_mirrors()
     }
 
     /// Returns the number of servers, including those being opened.
     pub fn servers(&self) -> usize {
-        self.servers.len()
-    }
-
-    /// Whether a client waits for a server; `false` if the client has disconnected.
-    pub fn is_waiting(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
+        self.engines.peers.servers.len()
     }
 
     /// Returns the number of requests that were rerouted, since the last call, from servers that
     /// fail health checks.
     pub fn take_reads_rerouted(&mut self) -> u32 {
-        std::mem::take(&mut self.reads_rerouted)
+        std::mem::take(&mut self.engines.pools.reads_rerouted)
     }
 
-    pub(crate) fn pool(&mut self, id: PoolId) -> &mut PoolState {
-        self.pools[id.index()]
-            .as_mut()
-            .expect("pools that have clients or servers are never removed")
+    /// Disconnects a client (KILL_CLIENT). Returns whether it existed.
+    pub fn kill_client(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) -> bool {
+        self.run(now, io, |Engines { peers, pools, .. }, call| {
+            admin::kill_client(peers, pools, call, id)
+        })
+    }
+
+    /// Returns the part of the core that a takeover uses.
+    pub fn takeover(&mut self) -> Takeover<'_> {
+        Takeover::new(self)
+    }
+
+    /// Returns the owner pool of a listening client, and the channels that it listens to; `None` if
+    /// it does not listen.
+    pub fn committed_channels(
+        &self,
+        id: ClientId,
+    ) -> Option<(PoolId, impl Iterator<Item = &Channel> + use<'_>)> {
+        handover::committed_channels(&self.engines.peers.clients, id)
+    }
+
+    /// Returns the running capture, if any, to start or stop one.
+    pub fn capture(&mut self) -> &mut RunningCapture {
+        &mut self.engines.peers.capture
+    }
+
+    /// Reports the state of all pools and, if `with_peers`, of all connected clients and servers.
+    pub fn report(&self, with_peers: bool, now: Time) -> CoreReport {
+        report::report(&self.engines.peers, &self.engines.pools, with_peers, now)
     }
 }
 
 #[cfg(test)]
 impl Core {
+    pub(crate) fn engines(&mut self) -> &mut Engines {
+        &mut self.engines
+    }
+
+    /// Sets the role of the servers that a client uses from its next transaction on. A transaction
+    /// that already has a server is not affected. A client with routing state of its own is not
+    /// affected either. Returns `false` if the client does not exist or its database is not a
+    /// cluster.
+    pub(crate) fn set_role(&mut self, id: ClientId, role: crate::TargetRole) -> bool {
+        let client = self.engines.peers.clients.get_mut(id);
+        let Some(client) = client.filter(|client| client.is_clustered) else { return false };
+        (client.role, client.requested_role) = (role, Some(role.into()));
+        true
+    }
+
+    /// Whether a client waits for a server; `false` if the client has disconnected.
+    pub(crate) fn is_waiting(&self, id: ClientId) -> bool {
+        self.engines.peers.clients.is_waiting(id)
+    }
+
     /// Returns the client that a server is linked to, if any.
     pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
-        match self.servers.get(id)?.state {
+        match self.engines.peers.servers.get(id)?.state {
             crate::state::server::ServerState::Linked(client) => Some(client),
             _ => None,
         }
@@ -406,11 +296,11 @@ impl Core {
 
     /// Whether a client has routing state of its own, because its requests had to be inspected.
     pub(crate) fn has_routing(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|client| client.routing.is_some())
+        self.engines.peers.clients.get(id).is_some_and(|client| client.routing.is_some())
     }
 
     /// Returns a client's cancel key, if the client exists.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
-        Some(self.clients.get(id)?.cancel_key(self.worker, id))
+        Some(self.engines.peers.clients.get(id)?.cancel_key(self.engines.pools.worker, id))
     }
 }

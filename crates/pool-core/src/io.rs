@@ -25,7 +25,7 @@ use crate::{
 ///   worker need not change the peer's registration in the event loop: with edge-triggered
 ///   readiness a flag is enough, if [`CoreIo::resume`] makes the worker try to read again.
 /// - Errors are never returned. The bytes of a failed send are lost, but count as sent; the worker
-///   then calls [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
+///   then calls [`crate::CoreEvent::ClientClosed`] or [`crate::CoreEvent::ServerClosed`].
 pub trait CoreIo {
     /// Sends `slices`, in order, after any unsent bytes; without TLS, with at most one `writev`.
     /// The worker copies and retains the bytes that the socket does not accept.
@@ -69,28 +69,30 @@ pub trait CoreIo {
     }
 
     /// Starts to connect and log in to a server of `pool`; the worker later reports
-    /// [`crate::Core::server_ready`] or [`crate::Core::server_failed`]. The core has already
-    /// counted the server against every limit, and limits the rate of retries; the worker enforces
-    /// the timeout for connecting and logging in.
+    /// [`crate::CoreEvent::ServerReady`] or [`crate::CoreEvent::ServerFailed`]. The core has
+    /// already counted the server against every limit, and limits the rate of retries; the worker
+    /// enforces the timeout for connecting and logging in.
     fn open_server(&mut self, server: ServerId, pool: PoolId);
 
     /// Sends `key` in a CancelRequest over a new connection, to the address and with the TLS
-    /// settings of `pool`. Reports [`crate::Core::cancel_finished`] when the server has closed that
-    /// connection, which it does without a reply, or when the attempt has failed or timed out.
+    /// settings of `pool`. Reports [`crate::CoreEvent::CancelFinished`] when the server has closed
+    /// that connection, which it does without a reply, or when the attempt has failed or timed out.
     /// Until then `server` is not given to another client.
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey);
 
     /// Requests a server from the other workers: clients of `pool` wait here, and this worker may
-    /// not open more servers. Every other worker must then call [`crate::Core::server_requested`].
-    /// If there is only one worker, the request may be ignored.
+    /// not open more servers. Every other worker must then call
+    /// [`crate::CoreEvent::ServerRequested`]. If there is only one worker, the request may be
+    /// ignored.
     fn request_server(&mut self, pool: PoolId);
 
     /// Makes the dedicated connection for the database of `owner_pool` listen to `channels` for
-    /// `client`. The worker then calls [`crate::Core::listen_finished`], with the reason if that
-    /// failed, and passes notifications to [`crate::Core::deliver_notification`]. With
+    /// `client`. The worker then reports [`crate::CoreEvent::ListenFinished`], with the reason if
+    /// that failed, and passes notifications in [`crate::CoreEvent::Notification`]. With
     /// `is_relisten`, the client already listens to these channels and does not wait for the
-    /// result. Instead, if it may have missed notifications, the worker calls
-    /// [`crate::Core::notifications_missed`] once the connection listens, which warns the client.
+    /// result. Instead, if it may have missed notifications, the worker reports
+    /// [`crate::CoreEvent::NotificationsMissed`] once the connection listens, which warns the
+    /// client.
     fn listen(
         &mut self,
         client: ClientId,
@@ -119,6 +121,6 @@ pub enum Backlog {
     /// No bytes remain: the socket accepted everything.
     Empty,
     /// Some bytes remain in the worker's buffer. The core pauses the peer's counterpart, and the
-    /// worker calls [`crate::Core::drained`] as soon as the buffer is empty.
+    /// worker calls [`crate::CoreEvent::Drained`] as soon as the buffer is empty.
     Waiting,
 }

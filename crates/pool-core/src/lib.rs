@@ -15,74 +15,69 @@
 //! headers and one call of [`CoreIo::send`] in each direction. Both calls send directly from the
 //! receive buffer, without an allocation or a copy. An idle client has no buffer.
 
-mod admin;
-mod cancel;
+mod call;
 mod capture;
-mod client_handover;
+mod clients;
 mod cluster;
 mod core;
-mod disconnect;
+mod engines;
+mod event;
 mod fan_out;
-mod fan_out_plan;
+mod internal_client;
 mod io;
-mod link;
 mod listen;
 mod login;
-mod member_selection;
 mod messages;
 mod mirror;
-mod notifications;
-mod pool_removal;
+mod peers;
+mod pools;
 mod prepared;
 mod refusal;
 mod report;
-mod rerouting;
-mod route;
 mod routing;
-mod server_check;
-mod server_opening;
-mod server_setup;
+mod servers;
 mod session;
-mod shutdown;
 #[cfg(test)]
 mod sim;
 mod spec;
 mod state;
-mod suspension;
 #[cfg(test)]
 mod tests;
 mod time;
-mod timeouts;
 
-pub(crate) use self::core::DeferredWork;
 pub use self::{
-    client_handover::{ClientHandover, HandoverStatement},
+    capture::RunningCapture,
+    clients::handover::{ClientHandover, HandoverStatement},
     cluster::{
         AssignedRole, BalancingStrategy, CheckFindings, CheckSeq, ClusterMember, ClusterMembership,
         ClusterSpec, ClusterState, ClusterTopology, HealthReport, MemberBan, MemberHealth,
         MemberIndex, MemberReport, PrimaryConflict, ServerStatus, TargetRole, TimelineRegression,
         TopologySettings, WriteTracker, end_of_wal,
     },
-    core::Core,
+    core::{Core, takeover::Takeover},
+    event::CoreEvent,
     io::{Backlog, CoreIo},
-    link::Transfer,
     listen::channels::Channel,
     login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin},
-    mirror::target::{DropReason, Mirror, MirrorReport, MirrorResult, MirrorTarget},
+    mirror::{
+        outcome::{DropReason, MirrorResult},
+        target::{Mirror, MirrorReport, MirrorTarget},
+    },
     prepared::statements::StatementRegistry,
     refusal::ClientRefusal,
     report::{
         ClientPhase, ClientReport, CoreReport, PoolCounts, PoolReport, ServerPhase, ServerReport,
     },
-    session::{connect_query::ConnectQuery, parameters::SessionParameter},
+    session::{connect_query::ConnectQuery, parameter::SessionParameter},
     spec::{CheckQuery, PoolSpec, PoolTimeouts, PoolingMode, ReservePool, ResetQuery},
     state::{
         admin_state::AdminState,
         client::worker_of_key,
         ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
         limits::{ConnectionLimit, Permits},
-        pool::WelcomeMessage,
         pool_stats::{DurationHistogram, PoolStats, micros},
+        server::Transfer,
+        welcome::WelcomeMessage,
     },
     time::Time,
 };

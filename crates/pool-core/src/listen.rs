@@ -4,6 +4,7 @@
 
 pub(crate) mod channels;
 pub(crate) mod client;
+pub(crate) mod notifications;
 pub(crate) mod statement;
 
 use howdah_wire::{
@@ -18,15 +19,15 @@ use crate::{
         channels::{LISTENING_CHANNELS_QUERY, ListenAction, MissedNotifications},
     },
     messages::{
-        client_to_server::StopReason,
         gather_buffer::GatherBuffer,
+        handling::{HELD_BYTES_MAX, ListenPrecondition, PartialMessage, RewriteResult, StopReason},
         outstanding::{ReplyTarget, RequestKind},
         reply::{ReplyAction, ReplyHandler},
         request::LinkedHandler,
-        rewrite::{self, PartialMessage, RewriteResult, Rewriter},
+        rewrite::{self, Rewriter},
     },
     prepared::statements::sql_text,
-    server_setup,
+    servers::setup,
     session::{
         restore::{SplicedQuery, splice, unambiguous_statements},
         state::SessionStateFlags,
@@ -34,22 +35,13 @@ use crate::{
     state::{client::InputHold, server::ServerConnection},
 };
 
-/// The reason why a LISTEN or UNLISTEN cannot run now.
-pub(super) enum ListenPrecondition {
-    /// Not yet: the client's input is held until the dedicated connection listens, or replies
-    /// arrive.
-    Wait(RewriteResult),
-    /// LISTEN is impossible: the statement must fail with this error.
-    Refuse(Vec<u8>),
-}
-
 impl LinkedHandler<'_> {
     /// Whether a query string must be complete before it is processed, because it starts with
     /// LISTEN or UNLISTEN.
     pub(super) fn needs_complete_listen(&self, message: PartialMessage<'_>) -> bool {
         self.multiplexes_listen
             && !message.is_complete()
-            && message.header.body_bytes as usize <= rewrite::HELD_BYTES_MAX
+            && message.header.body_bytes as usize <= HELD_BYTES_MAX
             && listen::starts_with_listen(message.body)
     }
 
@@ -170,7 +162,7 @@ impl LinkedHandler<'_> {
             rewrite::write_header(buf, Frontend::Execute, message.body.len());
             buf.extend_from_slice(message.body);
         });
-        server_setup::mark_listen_in_batch(server, number, to_server);
+        setup::mark_listen_in_batch(server, number, to_server);
         Some(RewriteResult::Consumed)
     }
 

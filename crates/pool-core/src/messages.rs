@@ -21,12 +21,28 @@ pub(crate) mod client_to_server;
 pub(crate) mod fast_path;
 pub(crate) mod frame_cursor;
 pub(crate) mod gather_buffer;
+pub(crate) mod handling;
 pub(crate) mod local_batch;
-pub(crate) mod output;
 pub(crate) mod outstanding;
 pub(crate) mod reply;
+mod reply_observers;
 pub(crate) mod reply_repair;
 pub(crate) mod request;
 pub(crate) mod retry_buffer;
 pub(crate) mod rewrite;
 pub(crate) mod server_to_client;
+
+use crate::{
+    mirror::Mirrors, peers::Peers, pools::Pools, prepared::statements::StatementRegistry,
+    routing::Routers, session::parameters::ParameterSets,
+};
+
+/// The engines on the path of messages, borrowed for the length of one call.
+pub(crate) struct MessagePath<'a> {
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) pools: &'a mut Pools,
+    pub(crate) routers: &'a mut Routers,
+    pub(crate) mirrors: &'a mut Mirrors,
+    pub(crate) parameter_sets: &'a mut ParameterSets,
+    pub(crate) statements: &'a StatementRegistry,
+}

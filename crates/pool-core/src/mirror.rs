@@ -3,31 +3,39 @@
 //! [`crate::mirror::target`].
 //!
 //! On the path of a client's bytes, mirroring costs little more than a copy of them. Mirror clients
-//! are started, advanced and finished at the end of a call ([`Core::run_deferred`]), and no client
-//! ever waits for one.
+//! are started, advanced and finished at the end of a call, as [steps](Step), and no client ever
+//! waits for one.
 
 mod commands;
 pub(crate) mod counters;
 mod mirror_client;
+pub(crate) mod outcome;
 pub(crate) mod queue;
 pub(crate) mod target;
 
 use std::sync::Arc;
 
-use howdah_wire::{Backend, Frame, Frontend};
+use howdah_wire::Frontend;
 
 use crate::{
-    Core, DeferredWork,
+    call::{CoreCall, Step},
     capture::is_between_transactions,
-    messages::reply::{ReplyAction, ReplyHandler},
-    mirror::target::{
-        BufferedTransaction, BufferingState, DropReason, MirrorError, MirrorQueue, MirrorQueueId,
-        MirrorTarget, MirroredClient, OpenTransaction, parse_sqlstate,
+    clients::Clients,
+    mirror::{
+        outcome::DropReason,
+        target::{
+            BufferedTransaction, BufferingState, MirrorQueue, MirrorQueueId, MirrorTarget,
+            MirroredClient, OpenTransaction,
+        },
     },
+    peers::Peers,
+    pools::Pools,
     prepared::names::ClientStatements,
     state::{
         client::{ClientConnection, ClientKind, ClientState},
-        ids::ClientId,
+        ids::{ClientId, PoolId, ServerId},
+        server::ServerConnection,
+        slab::Slab,
     },
 };
 
@@ -39,29 +47,50 @@ const TRANSACTION_OVERHEAD_BYTES: usize = 256;
 /// transaction, in addition to its name. The text is shared, so it does not count.
 const STATEMENT_OVERHEAD_BYTES: usize = 64;
 
-/// Whether both lists contain the same mirrors with the same settings.
-pub(super) fn have_equal_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> bool {
-    before.len() == now.len()
-        && before.iter().zip(now).all(|(before, now)| {
-            before.samples_like(now)
-                && before.client_bytes == now.client_bytes
-                && before.buffer_bytes == now.buffer_bytes
-                && before.timeout == now.timeout
-        })
+/// The mirroring of a worker's clients.
+#[derive(Debug)]
+pub(crate) struct Mirrors {
+    /// Transactions to run on mirrors, one queue for each client and mirror.
+    queues: Slab<MirrorQueueId, MirrorQueue>,
+    /// Number of clients that are sampled for at least one mirror.
+    mirrored_clients: usize,
+    /// Pools whose mirrors changed, with their mirrors before the change.
+    changes: Vec<(PoolId, Arc<[MirrorTarget]>)>,
 }
 
-impl Core {
+impl Mirrors {
+    pub(crate) fn new() -> Self {
+        Self { queues: Slab::new(), mirrored_clients: 0, changes: Vec::new() }
+    }
+
+    /// Returns a queue, if it exists.
+    #[cfg(test)]
+    pub(crate) fn queue(&self, id: MirrorQueueId) -> Option<&MirrorQueue> {
+        self.queues.get(id)
+    }
+
+    /// Returns the number of queues.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether input of clients must be buffered for mirrors.
+    #[inline]
+    pub(crate) fn has_clients(&self) -> bool {
+        self.mirrored_clients > 0
+    }
+
+    /// Notes that a pool's mirrors have changed, for [`Mirrors::resample`].
+    pub(crate) fn pool_changed(&mut self, pool: PoolId, before: Arc<[MirrorTarget]>) {
+        self.changes.push((pool, before));
+    }
+
     /// Selects the mirrors that a new client is sampled for, if any.
-    pub(super) fn sample_mirrors(&mut self, client: &mut ClientConnection) {
-        let Some(Some(pool)) = self.pools.get(client.owner_pool.index()) else { return };
-        if pool.spec.mirrors.is_empty() {
-            return;
-        }
-        let targets = Arc::clone(&pool.spec.mirrors);
+    pub(crate) fn sample(&mut self, client: &mut ClientConnection, targets: &[MirrorTarget]) {
         let sampled = targets.iter().filter(|target| target.mirror.sample(target.sample_rate));
-        let queues = sampled
-            .map(|target| self.mirror_queues.insert(MirrorQueue::new(target.clone())))
-            .collect();
+        let queues =
+            sampled.map(|target| self.queues.insert(MirrorQueue::new(target.clone()))).collect();
         self.set_mirrors(client, MirroredClient { queues, open: None });
     }
 
@@ -74,27 +103,37 @@ impl Core {
             self.mirrored_clients += 1;
             ClientKind::Mirrored(Box::new(mirrored))
         };
-        self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
     /// Applies changed mirror settings to connected clients. For a mirror whose sampling is
     /// unchanged, the same clients stay sampled.
-    pub(super) fn resample_mirrors(&mut self) {
-        for (owner, before) in std::mem::take(&mut self.previous_mirrors) {
-            let Some(Some(pool)) = self.pools.get(owner.index()) else { continue };
+    pub(crate) fn resample(
+        &mut self,
+        clients: &mut Clients,
+        pools: &Pools,
+        call: &mut CoreCall<'_>,
+    ) {
+        for (owner, before) in std::mem::take(&mut self.changes) {
+            let Some(pool) = pools.get(owner) else { continue };
             let now = Arc::clone(&pool.spec.mirrors);
-            for index in 0..self.clients.slots() {
+            for index in 0..clients.slots() {
                 let is_its =
                     |client: &ClientConnection| client.owner_pool == owner && client.is_external();
-                if let Some((id, _)) = self.clients.occupant(index).filter(|(_, it)| is_its(it)) {
-                    self.resample_client(id, &before, &now);
+                let client = clients.occupant(index).filter(|(_, it)| is_its(it)).map(|(id, _)| id);
+                if let Some(client) = client.and_then(|id| clients.get_mut(id)) {
+                    self.resample_client(client, &before, &now, call);
                 }
             }
         }
     }
 
-    fn resample_client(&mut self, id: ClientId, before: &[MirrorTarget], now: &[MirrorTarget]) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    fn resample_client(
+        &mut self,
+        client: &mut ClientConnection,
+        before: &[MirrorTarget],
+        now: &[MirrorTarget],
+        call: &mut CoreCall<'_>,
+    ) {
         let (mut old_queues, open) = match &mut client.kind {
             ClientKind::Mirrored(mirrored) => {
                 (std::mem::take(&mut mirrored.queues), mirrored.open.take())
@@ -104,7 +143,7 @@ impl Core {
         let mut queues = Vec::new();
         for target in now {
             let its_queue = |id: &MirrorQueueId| {
-                let queue = self.mirror_queues.get(*id);
+                let queue = self.queues.get(*id);
                 queue.is_some_and(|queue| Arc::ptr_eq(&queue.target.mirror, &target.mirror))
             };
             let its_queue = old_queues.iter().position(its_queue).map(|at| old_queues.remove(at));
@@ -113,84 +152,64 @@ impl Core {
                 if stays { its_queue.is_some() } else { target.mirror.sample(target.sample_rate) };
             match its_queue {
                 Some(its_queue) if is_sampled => {
-                    if let Some(queue) = self.mirror_queues.get_mut(its_queue) {
+                    if let Some(queue) = self.queues.get_mut(its_queue) {
                         queue.target = target.clone();
                     }
                     queues.push(its_queue);
                 }
                 Some(its_queue) => old_queues.push(its_queue),
                 None if is_sampled => {
-                    queues.push(self.mirror_queues.insert(MirrorQueue::new(target.clone())));
+                    queues.push(self.queues.insert(MirrorQueue::new(target.clone())));
                 }
                 None => {}
             }
         }
         for removed in old_queues {
-            self.close_mirror_queue(removed, DropReason::ClientGone);
+            self.close_queue(removed, DropReason::ClientGone, call);
         }
-        // The client still exists: closing queues removes no clients.
-        if let Some(client) = self.clients.get_mut(id) {
-            let kind = std::mem::replace(&mut client.kind, ClientKind::Plain);
-            self.mirrored_clients -= usize::from(matches!(kind, ClientKind::Mirrored(_)));
-            let open = open.filter(|_| !queues.is_empty());
-            if !queues.is_empty() {
-                self.mirrored_clients += 1;
-                client.kind = ClientKind::Mirrored(Box::new(MirroredClient { queues, open }));
-            }
-        }
-        self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
+        let open = open.filter(|_| !queues.is_empty());
+        self.set_mirrors(client, MirroredClient { queues, open });
     }
 
-    /// Called when a client or a mirror client is removed: closes the client's queues, or returns
-    /// the mirror client's prepared statements to its queue.
-    pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {
-        match &mut client.kind {
-            ClientKind::Plain | ClientKind::SubRequest(_) => {}
-            ClientKind::Mirrored(mirrored) => {
-                let seen = mirrored.open.take().map(|open| open.total_bytes);
-                for id in std::mem::take(&mut mirrored.queues) {
-                    if let (Some(seen), Some(queue)) = (seen, self.mirror_queues.get_mut(id)) {
-                        queue.stop_buffering(DropReason::ClientGone);
-                        queue.finish_transaction(seen);
-                    }
-                    self.close_mirror_queue(id, DropReason::ClientGone);
-                }
-                client.kind = ClientKind::Plain;
-                self.mirrored_clients -= 1;
-                self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
+    /// Closes the queues of a client that has disconnected.
+    pub(crate) fn stop(&mut self, mirrored: MirroredClient, call: &mut CoreCall<'_>) {
+        let seen = mirrored.open.map(|open| open.total_bytes);
+        for id in mirrored.queues {
+            if let (Some(seen), Some(queue)) = (seen, self.queues.get_mut(id)) {
+                queue.stop_buffering(DropReason::ClientGone);
+                queue.finish_transaction(seen);
             }
-            ClientKind::MirrorClient(mirror_client) => {
-                self.mirror_clients -= 1;
-                self.deferred.push(DeferredWork::MirrorQueue(mirror_client.queue));
-                if let Some(queue) = self.mirror_queues.get_mut(mirror_client.queue) {
-                    queue.statements = std::mem::take(&mut client.statements);
-                }
-            }
+            self.close_queue(id, DropReason::ClientGone, call);
         }
+        self.mirrored_clients -= 1;
     }
 
     /// Closes a queue: the client adds no more transactions, but waiting ones still run.
-    fn close_mirror_queue(&mut self, id: MirrorQueueId, why: DropReason) {
-        let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+    fn close_queue(&mut self, id: MirrorQueueId, why: DropReason, call: &mut CoreCall<'_>) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
         if queue.closed_at.is_none() {
             queue.stop_buffering(why);
-            queue.closed_at = Some(self.now);
+            queue.closed_at = Some(call.now);
             queue.target.mirror.remove_client();
         }
-        self.deferred.push(DeferredWork::MirrorQueue(id));
+        call.steps.push(Step::MirrorQueue(id));
     }
 
     /// Buffers bytes that a client sent, for its mirrors.
-    pub(super) fn buffer_for_mirrors(&mut self, id: ClientId, bytes: &[u8]) {
-        let Self { clients, servers, mirror_queues: queues, .. } = self;
-        let Some(client) = clients.get_mut(id) else { return };
+    pub(crate) fn buffer(
+        &mut self,
+        client: &mut ClientConnection,
+        servers: &Slab<ServerId, ServerConnection>,
+        bytes: &[u8],
+    ) {
+        let queues = &mut self.queues;
         if !matches!(client.kind, ClientKind::Mirrored(_)) {
             return;
         }
         let begins = is_between_transactions(client, servers);
         let ClientConnection { kind, statements, parameters, .. } = client;
         let ClientKind::Mirrored(mirrored) = kind else { return };
-        let streams_of = |queues: &mut crate::state::slab::Slab<MirrorQueueId, MirrorQueue>,
+        let streams_of = |queues: &mut Slab<MirrorQueueId, MirrorQueue>,
                           of: &mut dyn FnMut(&mut MirrorQueue)| {
             for id in &mirrored.queues {
                 if let Some(queue) = queues.get_mut(*id) {
@@ -232,31 +251,22 @@ impl Core {
     }
 
     /// Buffers, for its mirrors, the bytes that a client sent before its login was finished.
-    pub(super) fn mirror_buffered_input(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn buffer_earlier_input(&mut self, peers: &mut Peers, id: ClientId) {
+        let Some(client) = peers.clients.get_mut(id) else { return };
         if matches!(client.kind, ClientKind::Mirrored(_)) && !client.input.buffered.is_empty() {
             let held = std::mem::take(&mut client.input.buffered);
-            self.buffer_for_mirrors(id, &held);
-            if let Some(client) = self.clients.get_mut(id) {
-                client.input.buffered = held;
-            }
-        }
-    }
-
-    /// Marks a client's transaction as cancelled: it must not run on mirrors.
-    pub(super) fn mark_transaction_cancelled(&mut self, id: ClientId) {
-        if let Some(client) = self.clients.get_mut(id)
-            && let ClientKind::Mirrored(mirrored) = &mut client.kind
-            && let Some(open) = &mut mirrored.open
-        {
-            open.is_cancelled = true;
+            self.buffer(client, &peers.servers, &held);
+            client.input.buffered = held;
         }
     }
 
     /// Queues a client's finished transaction for its mirrors, if the client is now between two
     /// transactions.
-    pub(super) fn queue_transaction(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn queue_transaction(
+        &mut self,
+        client: &mut ClientConnection,
+        call: &mut CoreCall<'_>,
+    ) {
         if !is_idle(client) {
             return;
         }
@@ -277,7 +287,7 @@ impl Core {
         }
         let bytes = Arc::new(bytes);
         for id in &mirrored.queues {
-            let Some(queue) = self.mirror_queues.get_mut(*id) else { continue };
+            let Some(queue) = self.queues.get_mut(*id) else { continue };
             if is_cancelled {
                 queue.stop_buffering(DropReason::Cancelled);
             }
@@ -300,46 +310,7 @@ impl Core {
                 statements: snapshot,
                 error,
             });
-            self.deferred.push(DeferredWork::MirrorQueue(*id));
-        }
-    }
-}
-
-impl Core {
-    /// Records the first error among the merged replies of several shards that a client receives
-    /// in a transaction, to compare the results.
-    pub(super) fn record_merged_error(&mut self, id: ClientId, replies: &[u8]) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let ClientKind::Mirrored(mirrored) = &mut client.kind else { return };
-        let Some(open) = &mut mirrored.open else { return };
-        let mut rest = replies;
-        while let Ok(Some((frame, later))) = Frame::split(rest, u32::MAX) {
-            if frame.tag == Backend::ErrorResponse.tag() {
-                open.error.get_or_insert_with(|| parse_sqlstate(frame.body));
-            }
-            rest = later;
-        }
-    }
-}
-
-impl ReplyHandler<'_> {
-    /// Records the first error that a client or a mirror client receives in a transaction, to
-    /// compare the results.
-    pub(super) fn record_error(&mut self, body: &[u8], reply: &ReplyAction) {
-        let Some(client) = self.client.as_deref_mut() else { return };
-        if !matches!(reply, ReplyAction::Forward | ReplyAction::Replace(_)) {
-            return;
-        }
-        match &mut client.kind {
-            ClientKind::Mirrored(mirrored) => {
-                if let Some(open) = &mut mirrored.open {
-                    open.error.get_or_insert_with(|| parse_sqlstate(body));
-                }
-            }
-            ClientKind::MirrorClient(mirror_client) => {
-                mirror_client.error.get_or_insert_with(|| Box::new(MirrorError::new(body)));
-            }
-            ClientKind::Plain | ClientKind::SubRequest(_) => {}
+            call.steps.push(Step::MirrorQueue(*id));
         }
     }
 }

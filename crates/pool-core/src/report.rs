@@ -5,8 +5,9 @@ use std::{ops::AddAssign, sync::Arc, time::Duration};
 
 use howdah_wire::startup::CancelKey;
 
-use super::Core;
 use crate::{
+    peers::Peers,
+    pools::Pools,
     spec::PoolingMode,
     state::{
         client::ClientState,
@@ -152,116 +153,103 @@ pub struct ServerReport {
     pub is_outdated: bool,
 }
 
-impl Core {
-    /// Reports the state of all pools and, if `with_peers`, of all connected clients and servers.
-    pub fn report(&mut self, with_peers: bool, now: Time) -> CoreReport {
-        self.now = now;
-        let mut report = CoreReport::default();
-        for (id, pool) in (0..).map(PoolId).zip(&self.pools) {
-            let Some(pool) = pool else { continue };
-            let (mode, stats, counts) = (pool.spec.mode, pool.stats.clone(), PoolCounts::default());
-            report.pools.push(PoolReport { pool: id, mode, stats, counts });
-        }
-        self.count(&mut report.pools);
-        if with_peers {
-            report.clients =
-                (0..self.clients.slots()).filter_map(|slot| self.client_report(slot)).collect();
-            report.servers =
-                (0..self.servers.slots()).filter_map(|slot| self.server_report(slot)).collect();
-        }
-        report
+/// Reports the state of all pools and, if `with_peers`, of all connected clients and servers.
+pub(crate) fn report(peers: &Peers, pools: &Pools, with_peers: bool, now: Time) -> CoreReport {
+    let mut report = CoreReport::default();
+    for (id, pool) in pools.iter() {
+        let (mode, stats, counts) = (pool.spec.mode, pool.stats.clone(), PoolCounts::default());
+        report.pools.push(PoolReport { pool: id, mode, stats, counts });
     }
+    count(peers, &mut report.pools, now);
+    if with_peers {
+        report.clients =
+            (0..peers.clients.slots()).filter_map(|slot| client_report(peers, slot, now)).collect();
+        report.servers = (0..peers.servers.slots())
+            .filter_map(|slot| server_report(peers, pools, slot, now))
+            .collect();
+    }
+    report
+}
 
-    fn count(&self, pools: &mut [PoolReport]) {
-        // The reports are sorted by pool id, but ids may be missing.
-        let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
-        let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot));
-        for (_, client) in clients.filter(|(_, client)| client.is_external()) {
-            let Ok(pool) = at(pools, client.owner_pool) else { continue };
-            let counts = &mut pools[pool].counts;
-            match client.state {
-                ClientState::Welcome | ClientState::Waiting => {
-                    counts.clients_waiting += 1;
-                    counts.wait_max = counts.wait_max.max(self.now.since(client.state_since));
-                }
-                ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => {
-                    counts.clients_active += 1;
-                }
+fn count(peers: &Peers, pools: &mut [PoolReport], now: Time) {
+    // The reports are sorted by pool id, but ids may be missing.
+    let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
+    let clients = (0..peers.clients.slots()).filter_map(|slot| peers.clients.occupant(slot));
+    for (_, client) in clients.filter(|(_, client)| client.is_external()) {
+        let Ok(pool) = at(pools, client.owner_pool) else { continue };
+        let counts = &mut pools[pool].counts;
+        match client.state {
+            ClientState::Welcome | ClientState::Waiting => {
+                counts.clients_waiting += 1;
+                counts.wait_max = counts.wait_max.max(now.since(client.state_since));
             }
-        }
-        for (_, server) in (0..self.servers.slots()).filter_map(|slot| self.servers.occupant(slot))
-        {
-            let Ok(pool) = at(pools, server.pool) else { continue };
-            let counts = &mut pools[pool].counts;
-            match server.state {
-                ServerState::Opening => counts.servers_login += 1,
-                ServerState::Linked(_) => counts.servers_active += 1,
-                ServerState::Idle => counts.servers_idle += 1,
-                ServerState::Cleaning => counts.servers_busy += 1,
+            ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => {
+                counts.clients_active += 1;
             }
         }
     }
-
-    fn client_report(&self, slot: usize) -> Option<ClientReport> {
-        let (id, client) =
-            self.clients.occupant(slot).filter(|(_, client)| client.is_external())?;
-        let name = client.parameters.value(b"application_name").unwrap_or_default();
-        Some(ClientReport {
-            id,
-            pool: client.owner_pool,
-            user: client.user.clone(),
-            phase: match client.state {
-                ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
-                ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => {
-                    ClientPhase::Active
-                }
-            },
-            age: self.now.since(client.connected_at),
-            since: self.now.since(client.state_since),
-            server: client.server(),
-            statements: client.statements.named.len(),
-            application_name: name.to_vec(),
-        })
-    }
-
-    fn server_report(&self, slot: usize) -> Option<ServerReport> {
-        let (id, server) = self.servers.occupant(slot)?;
-        let process_id = server.cancel_key.as_ref().map_or(0, CancelKey::process_id);
-        Some(ServerReport {
-            id,
-            pool: server.pool,
-            phase: self.phase(server),
-            age: self.now.since(server.opened_at),
-            since: self.now.since(server.state_since),
-            client: match server.state {
-                ServerState::Linked(client) => Some(self.external_client(client)),
-                _ => None,
-            },
-            cancels: server.cancels_in_flight,
-            process_id,
-            statements: server.statements.len(),
-            application_name: server
-                .parameters
-                .value(b"application_name")
-                .unwrap_or_default()
-                .to_vec(),
-            is_outdated: self.is_outdated(server),
-        })
-    }
-
-    fn phase(&self, server: &ServerConnection) -> ServerPhase {
-        let check =
-            self.pools[server.pool.index()].as_ref().and_then(|pool| pool.spec.check.as_ref());
+    for (_, server) in (0..peers.servers.slots()).filter_map(|slot| peers.servers.occupant(slot)) {
+        let Ok(pool) = at(pools, server.pool) else { continue };
+        let counts = &mut pools[pool].counts;
         match server.state {
-            ServerState::Opening => ServerPhase::Login,
-            ServerState::Linked(_) => ServerPhase::Active,
-            ServerState::Cleaning if server.cancels_in_flight > 0 => ServerPhase::BeingCanceled,
-            ServerState::Cleaning => ServerPhase::Tested,
-            ServerState::Idle => {
-                let is_late =
-                    check.is_some_and(|check| self.now.since(server.state_since) >= check.idle);
-                if is_late { ServerPhase::Used } else { ServerPhase::Idle }
-            }
+            ServerState::Opening => counts.servers_login += 1,
+            ServerState::Linked(_) => counts.servers_active += 1,
+            ServerState::Idle => counts.servers_idle += 1,
+            ServerState::Cleaning => counts.servers_busy += 1,
+        }
+    }
+}
+
+fn client_report(peers: &Peers, slot: usize, now: Time) -> Option<ClientReport> {
+    let (id, client) = peers.clients.occupant(slot).filter(|(_, client)| client.is_external())?;
+    let name = client.parameters.value(b"application_name").unwrap_or_default();
+    Some(ClientReport {
+        id,
+        pool: client.owner_pool,
+        user: client.user.clone(),
+        phase: match client.state {
+            ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
+            ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => ClientPhase::Active,
+        },
+        age: now.since(client.connected_at),
+        since: now.since(client.state_since),
+        server: client.server(),
+        statements: client.statements.named.len(),
+        application_name: name.to_vec(),
+    })
+}
+
+fn server_report(peers: &Peers, pools: &Pools, slot: usize, now: Time) -> Option<ServerReport> {
+    let (id, server) = peers.servers.occupant(slot)?;
+    let process_id = server.cancel_key.as_ref().map_or(0, CancelKey::process_id);
+    Some(ServerReport {
+        id,
+        pool: server.pool,
+        phase: phase(pools, server, now),
+        age: now.since(server.opened_at),
+        since: now.since(server.state_since),
+        client: match server.state {
+            ServerState::Linked(client) => Some(peers.clients.external(client)),
+            _ => None,
+        },
+        cancels: server.cancels_in_flight,
+        process_id,
+        statements: server.statements.len(),
+        application_name: server.parameters.value(b"application_name").unwrap_or_default().to_vec(),
+        is_outdated: pools.is_outdated(server),
+    })
+}
+
+fn phase(pools: &Pools, server: &ServerConnection, now: Time) -> ServerPhase {
+    let check = pools.get(server.pool).and_then(|pool| pool.spec.check.as_ref());
+    match server.state {
+        ServerState::Opening => ServerPhase::Login,
+        ServerState::Linked(_) => ServerPhase::Active,
+        ServerState::Cleaning if server.cancels_in_flight > 0 => ServerPhase::BeingCanceled,
+        ServerState::Cleaning => ServerPhase::Tested,
+        ServerState::Idle => {
+            let is_late = check.is_some_and(|check| now.since(server.state_since) >= check.idle);
+            if is_late { ServerPhase::Used } else { ServerPhase::Idle }
         }
     }
 }

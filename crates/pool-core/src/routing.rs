@@ -5,6 +5,8 @@
 //! database's configuration requires inspecting statements. For other clients, a statement is only
 //! checked for being such a command.
 
+pub(crate) mod context;
+
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -14,9 +16,12 @@ use howdah_route::{
 
 use crate::{
     cluster::TargetRole,
-    session::parameters::{SessionParameter, TrackedParameters, eq_name},
+    session::{
+        parameter::{SessionParameter, eq_name},
+        parameters::TrackedParameters,
+    },
     spec::{PoolSpec, PoolingMode},
-    state::{ids::PoolId, pool::WelcomeMessage},
+    state::{ids::PoolId, welcome::WelcomeMessage},
 };
 
 /// Size of a worker's statement cache for one database, in bytes.

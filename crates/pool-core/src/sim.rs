@@ -44,7 +44,7 @@ use self::{
     coverage::{Coverage, Situation},
     faults::InjectedFault,
 };
-use crate::{MirrorReport, mirror::target::DropReason};
+use crate::{MirrorReport, mirror::outcome::DropReason};
 
 /// The results of a simulation that upheld all guarantees.
 struct SimulationReport {
@@ -119,7 +119,7 @@ fn simulations_uphold_all_guarantees() {
 #[test]
 fn mirrors_run_or_drop_all_client_transactions() {
     let mut sum = MirrorReport::default();
-    for report in (0..1500).filter_map(|seed| simulate(seed, None).ok()?.mirror) {
+    for report in (0..3000).filter_map(|seed| simulate(seed, None).ok()?.mirror) {
         sum.transactions += report.transactions;
         sum.failed_mirror_only +=
             report.failed_mirror_only + report.failed_client_only + report.sqlstate_differs;

@@ -6,7 +6,7 @@ use crate::{
     cluster::{ClusterMembership, ClusterSpec},
     mirror::target::MirrorTarget,
     session::connect_query::ConnectQuery,
-    state::{admin_state::AdminState, limits::ConnectionLimit, pool::WelcomeMessage},
+    state::{admin_state::AdminState, limits::ConnectionLimit, welcome::WelcomeMessage},
 };
 
 /// The pooling mode, which determines when a client releases its server.

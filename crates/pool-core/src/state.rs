@@ -9,3 +9,4 @@ pub(crate) mod pool;
 pub(crate) mod pool_stats;
 pub(crate) mod server;
 pub(crate) mod slab;
+pub(crate) mod welcome;

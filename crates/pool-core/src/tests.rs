@@ -23,8 +23,8 @@ use std::{collections::HashMap, io::IoSlice, sync::Arc, time::Duration};
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    Backlog, CancelSecret, Channel, ClientId, ClientLogin, ClientRefusal, Core, CoreIo, PeerId,
-    PoolId, PoolSpec, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, Channel, ClientId, ClientLogin, ClientRefusal, Core, CoreEvent, CoreIo,
+    PeerId, PoolId, PoolSpec, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 
 /// Records the commands that the core has issued.
@@ -158,7 +158,7 @@ impl CoreHarness {
             ],
             cancel_key: CancelKey::new(4711, b"four"),
         };
-        self.core.server_ready(id, login, self.now, &mut self.io);
+        self.core.handle(CoreEvent::ServerReady(id, login), self.now, &mut self.io);
         id
     }
 

@@ -83,7 +83,8 @@ use crate::console::ShutdownRequest;
 /// # Example
 ///
 /// ```no_run
-/// use howdah_pool::{Pooler, config::Config};
+/// use howdah_pool::Pooler;
+/// use howdah_pool_config::Config;
 ///
 /// let read = Config::read(std::path::Path::new("howdah.toml"))?;
 /// let pooler = Pooler::start(read.config)?;

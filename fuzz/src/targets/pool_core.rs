@@ -3,8 +3,8 @@
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
 
 use howdah_pool_core::{
-    Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreIo, PeerId, PoolId, PoolSpec,
-    PoolingMode, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreEvent, CoreIo, PeerId, PoolId,
+    PoolSpec, PoolingMode, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 use howdah_wire::{
     Header,
@@ -132,7 +132,7 @@ fn stage_with(spec: PoolSpec, settings: Vec<SessionParameter>) -> (Core, Sent, C
     let server = sent.opened.pop().expect("the client needs one");
     let parameters = vec![SessionParameter::new("TimeZone", "UTC")];
     let login = ServerLogin { parameters, cancel_key: None };
-    core.server_ready(server, login, Time(0), &mut sent);
+    core.handle(CoreEvent::ServerReady(server, login), Time(0), &mut sent);
     sent.bytes.clear();
     (core, sent, client, server)
 }
@@ -202,7 +202,7 @@ pub fn dialogue(input: &[u8]) -> Shape {
             server = opened;
             let parameters = vec![SessionParameter::new("TimeZone", "UTC")];
             let login = ServerLogin { parameters, cancel_key: None };
-            core.server_ready(server, login, Time(turns), &mut sent);
+            core.handle(CoreEvent::ServerReady(server, login), Time(turns), &mut sent);
         }
         assert!(core.servers() <= 1, "the limit is one");
     }

@@ -36,6 +36,7 @@ mod rehearse_start;
 mod report_serve;
 mod soak;
 mod statsd;
+mod structure;
 mod tmux;
 mod top;
 mod top_defects;

@@ -83,7 +83,8 @@ fn page_follows_a_rehearsal_and_opens_its_report() {
     let code = child.wait().unwrap().code();
     assert!([Some(3), Some(4)].contains(&code), "{code:?}: {messages}");
     // The page of the report stays, although its server has ended.
-    assert_eq!(browser.eval("document.querySelectorAll('.plot canvas').length > 3"), true);
+    let charts = "document.querySelectorAll('.plot canvas').length > 3";
+    wait_until(&mut browser, "the charts are drawn", charts);
 
     every_key_is_documented(&fixture);
 }

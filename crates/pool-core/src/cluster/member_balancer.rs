@@ -131,12 +131,6 @@ impl MemberBalancer {
         has_changed
     }
 
-    /// Whether the copy of the member states may be outdated: a state has changed, or a slow start
-    /// may have ended.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.cluster.state.version() != self.version
-    }
-
     #[cold]
     fn copy(&mut self, version: u32) {
         self.version = version;

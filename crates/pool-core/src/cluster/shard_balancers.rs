@@ -21,6 +21,8 @@ pub(crate) struct ShardBalancers {
     shards: Box<[MemberBalancer]>,
     /// The shard chosen last for a client that may use any shard.
     last_shard: usize,
+    /// The members' state when waiting clients were last moved to suitable members.
+    redirected_at: u64,
     worker: WorkerId,
 }
 
@@ -74,7 +76,8 @@ impl ShardBalancers {
         let balancer =
             |cluster: &Arc<ClusterSpec>| MemberBalancer::new(Arc::clone(cluster), worker);
         let shards: Box<[MemberBalancer]> = clusters.iter().map(balancer).collect();
-        (!shards.is_empty()).then(|| Box::new(Self { shards, last_shard: 0, worker }))
+        (!shards.is_empty())
+            .then(|| Box::new(Self { shards, last_shard: 0, redirected_at: 0, worker }))
     }
 
     /// Replaces the balancers after a change of the configuration; measured speeds are lost.
@@ -90,9 +93,22 @@ impl ShardBalancers {
         self.shards.iter_mut().fold(false, |has_changed, shard| shard.refresh() | has_changed)
     }
 
-    /// Whether the copy of the member states of any shard may be outdated.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.shards.iter().any(MemberBalancer::is_outdated)
+    /// Whether the state of any member has changed since [`Self::mark_redirected`]. The copies may
+    /// be newer: each choice of a member refreshes them.
+    #[inline]
+    pub(crate) fn needs_redirect(&self) -> bool {
+        self.redirected_at != self.state_version()
+    }
+
+    /// Records that all waiting clients are about to be moved to suitable members.
+    pub(crate) fn mark_redirected(&mut self) {
+        self.redirected_at = self.state_version();
+    }
+
+    /// Returns the sum of the shards' versions, which changes whenever one of them does: versions
+    /// only grow.
+    fn state_version(&self) -> u64 {
+        self.shards.iter().map(|shard| u64::from(shard.cluster.state.version())).sum()
     }
 
     /// Updates slow starts and measured speeds in all shards.

@@ -6,15 +6,19 @@ use howdah_route::{CopyRowSplitter, Refusal, RowTarget, ShardRequest};
 use howdah_wire::{Frontend, Header, frontend::encode};
 
 use crate::{
-    ClientRefusal as Disconnect, CoreIo,
+    ClientRefusal as Disconnect,
+    call::{CoreCall, Step},
+    clients::{Clients, leaving},
     fan_out::active::{CopyPhase, CopyRowRouting, FanOutCopy},
     messages::frame_cursor::header_at,
+    peers::Peers,
+    pools::Pools,
+    routing::context::write_refusal,
     state::{
-        client::ClientState,
+        client::ClientConnection,
         ids::{ClientId, PeerId},
     },
 };
-use crate::{Core, DeferredWork, route::write_refusal};
 
 /// Bytes of rows collected for a shard before they are sent in a CopyData message. At the end of
 /// the received input, fewer are sent.
@@ -77,226 +81,220 @@ enum CopyInput {
     Misplaced(String),
 }
 
-impl Core {
-    /// Processes COPY data that a client sent; returns the number of bytes processed.
-    pub(crate) fn process_copy_data(
-        &mut self,
-        id: ClientId,
-        input: &[u8],
-        io: &mut dyn CoreIo,
-    ) -> usize {
-        let mut at = 0;
-        while self.copy_phase(id) == Some(CopyPhase::Receiving) {
-            match self.next_copy_input(id, input, at) {
-                CopyInput::Data(end) => {
-                    self.route_rows(id, &input[at..end], io);
-                    at = end;
-                }
-                CopyInput::End { is_done } => {
-                    // The body, such as the reason in CopyFail, is not needed.
-                    at = message_end(input, at).unwrap_or(input.len());
-                    self.finish_rows(id, is_done, io);
-                }
-                CopyInput::Ignored(end) => at = end,
-                CopyInput::Terminate => {
-                    self.terminate_client(id, io);
-                    return input.len();
-                }
-                CopyInput::Incomplete => break,
-                CopyInput::Misplaced(why) => {
-                    self.refuse(id, &Disconnect::ProtocolViolation(why), io);
-                    return input.len();
-                }
+/// Processes COPY data that a client sent; returns the number of bytes processed.
+pub(crate) fn process_input(
+    peers: &mut Peers,
+    pools: &mut Pools,
+    call: &mut CoreCall<'_>,
+    id: ClientId,
+    input: &[u8],
+) -> usize {
+    let mut at = 0;
+    while phase(&peers.clients, id) == Some(CopyPhase::Receiving) {
+        match next_input(peers, id, input, at) {
+            CopyInput::Data(end) => {
+                route_rows(peers, call, id, &input[at..end]);
+                at = end;
             }
-        }
-        self.send_rows(id, 1, io);
-        at
-    }
-
-    fn next_copy_input(&mut self, id: ClientId, input: &[u8], at: usize) -> CopyInput {
-        let body_bytes_max = self.body_bytes_max;
-        let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-        let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else {
-            return CopyInput::Incomplete;
-        };
-        if copying.data_left > 0 {
-            let taken = (input.len() - at).min(copying.data_left as usize);
-            copying.data_left -= u32::try_from(taken).unwrap_or(copying.data_left);
-            return if taken > 0 { CopyInput::Data(at + taken) } else { CopyInput::Incomplete };
-        }
-        let header = match header_at(input, at) {
-            Ok(Some(header)) => header,
-            Ok(None) => return CopyInput::Incomplete,
-            Err(error) => return CopyInput::Misplaced(error.to_string()),
-        };
-        let Some(kind) = Frontend::from_tag(header.tag) else {
-            return CopyInput::Misplaced(format!("no message has the tag {}", header.tag));
-        };
-        let header = match header.limited_to(kind.body_bytes_max().min(body_bytes_max)) {
-            Ok(header) => header,
-            Err(error) => return CopyInput::Misplaced(error.to_string()),
-        };
-        let end = message_end(input, at);
-        match (kind, end) {
-            (Frontend::CopyData, _) => {
-                copying.data_left = header.body_bytes;
-                CopyInput::Ignored(at + Header::BYTES)
+            CopyInput::End { is_done } => {
+                // The body, such as the reason in CopyFail, is not needed.
+                at = message_end(input, at).unwrap_or(input.len());
+                finish_rows(peers, call, id, is_done);
             }
-            (Frontend::Terminate, _) => CopyInput::Terminate,
-            (_, None) => CopyInput::Incomplete,
-            (Frontend::CopyDone | Frontend::CopyFail, Some(_)) => {
-                CopyInput::End { is_done: kind == Frontend::CopyDone }
+            CopyInput::Ignored(end) => at = end,
+            CopyInput::Terminate => {
+                leaving::terminate(peers, pools, call, id);
+                return input.len();
             }
-            (Frontend::Flush | Frontend::Sync, Some(end)) => CopyInput::Ignored(end),
-            (kind, _) => CopyInput::Misplaced(format!("unexpected {kind} during COPY FROM STDIN")),
-        }
-    }
-
-    fn route_rows(&mut self, id: ClientId, bytes: &[u8], io: &mut dyn CoreIo) {
-        let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-        let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
-        match copying.split(bytes, false) {
-            Ok(()) => self.send_rows(id, COPY_DATA_BYTES, io),
-            Err(refusal) => self.refuse_rows(id, &refusal, io),
-        }
-    }
-
-    /// Handles the end of the client's rows: CopyDone, or CopyFail if `is_done` is false.
-    fn finish_rows(&mut self, id: ClientId, is_done: bool, io: &mut dyn CoreIo) {
-        let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-        let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
-        if is_done && let Err(refusal) = copying.split(b"", true) {
-            return self.refuse_rows(id, &refusal, io);
-        }
-        self.send_rows(id, 1, io);
-        let mut message = Vec::new();
-        if is_done {
-            encode::copy_done(&mut message);
-        } else {
-            encode::copy_fail(&mut message, b"aborted by the client").expect(NO_ZERO_BYTE);
-        }
-        self.set_copy_phase(id, CopyPhase::Finishing);
-        self.send_to_copying(id, &message, io);
-        self.update_pause(PeerId::Client(id), io);
-    }
-
-    /// Fails the COPY because a row is invalid or cannot be routed.
-    fn refuse_rows(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn CoreIo) {
-        let mut error = Vec::new();
-        write_refusal(&mut error, refusal);
-        let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-        let Some(fan_out) = fan_out else { return };
-        let mut out = Vec::new();
-        fan_out.merger.refuse(&error, &mut out);
-        self.set_copy_phase(id, CopyPhase::Finishing);
-        self.send_merged(id, &out, io);
-        self.update_pause(PeerId::Client(id), io);
-    }
-
-    /// Sends rows to the shards for which at least `bytes_min` bytes are buffered.
-    fn send_rows(&mut self, id: ClientId, bytes_min: usize, io: &mut dyn CoreIo) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let Some(fan_out) = &mut client.fan_out else { return };
-        let Some(copying) = &mut fan_out.copy else { return };
-        let mut outgoing = Vec::new();
-        for (sub_request, buffer) in fan_out.sub_requests.iter().zip(&mut copying.buffers) {
-            if buffer.len() >= bytes_min.max(1) {
-                let data = std::mem::take(buffer);
-                outgoing.extend(
-                    sub_request
-                        .filter(|_| !fan_out.is_aborting)
-                        .map(|sub_request| (sub_request, data)),
-                );
-            }
-        }
-        for (sub_request, data) in outgoing {
-            let mut message = Vec::with_capacity(data.len() + Header::BYTES);
-            if encode::copy_data(&mut message, &data).is_ok() {
-                self.process_client_bytes(sub_request, &message, io);
+            CopyInput::Incomplete => break,
+            CopyInput::Misplaced(why) => {
+                leaving::refuse(peers, pools, call, id, &Disconnect::ProtocolViolation(why));
+                return input.len();
             }
         }
     }
+    send_rows(peers, call, id, 1);
+    at
+}
 
-    fn set_copy_phase(&mut self, id: ClientId, phase: CopyPhase) {
-        let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-        if let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) {
-            copying.phase = phase;
+fn next_input(peers: &mut Peers, id: ClientId, input: &[u8], at: usize) -> CopyInput {
+    let body_bytes_max = peers.body_bytes_max;
+    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else {
+        return CopyInput::Incomplete;
+    };
+    if copying.data_left > 0 {
+        let taken = (input.len() - at).min(copying.data_left as usize);
+        copying.data_left -= u32::try_from(taken).unwrap_or(copying.data_left);
+        return if taken > 0 { CopyInput::Data(at + taken) } else { CopyInput::Incomplete };
+    }
+    let header = match header_at(input, at) {
+        Ok(Some(header)) => header,
+        Ok(None) => return CopyInput::Incomplete,
+        Err(error) => return CopyInput::Misplaced(error.to_string()),
+    };
+    let Some(kind) = Frontend::from_tag(header.tag) else {
+        return CopyInput::Misplaced(format!("no message has the tag {}", header.tag));
+    };
+    let header = match header.limited_to(kind.body_bytes_max().min(body_bytes_max)) {
+        Ok(header) => header,
+        Err(error) => return CopyInput::Misplaced(error.to_string()),
+    };
+    let end = message_end(input, at);
+    match (kind, end) {
+        (Frontend::CopyData, _) => {
+            copying.data_left = header.body_bytes;
+            CopyInput::Ignored(at + Header::BYTES)
         }
-        self.deferred.push(DeferredWork::Client(id));
+        (Frontend::Terminate, _) => CopyInput::Terminate,
+        (_, None) => CopyInput::Incomplete,
+        (Frontend::CopyDone | Frontend::CopyFail, Some(_)) => {
+            CopyInput::End { is_done: kind == Frontend::CopyDone }
+        }
+        (Frontend::Flush | Frontend::Sync, Some(end)) => CopyInput::Ignored(end),
+        (kind, _) => CopyInput::Misplaced(format!("unexpected {kind} during COPY FROM STDIN")),
     }
+}
 
-    /// Sends a message to the sub-requests whose servers are in COPY mode.
-    fn send_to_copying(&mut self, id: ClientId, message: &[u8], io: &mut dyn CoreIo) {
-        for sub_request in self.linked_sub_requests(id) {
-            let server = self
-                .clients
-                .get(sub_request)
-                .and_then(crate::state::client::ClientConnection::server);
-            let takes =
-                server.and_then(|id| self.servers.get(id)).is_some_and(|it| it.is_copying_in);
-            if takes {
-                self.process_client_bytes(sub_request, message, io);
-            }
+fn route_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, bytes: &[u8]) {
+    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
+    match copying.split(bytes, false) {
+        Ok(()) => send_rows(peers, call, id, COPY_DATA_BYTES),
+        Err(refusal) => refuse_rows(peers, call, id, &refusal),
+    }
+}
+
+/// Handles the end of the client's rows: CopyDone, or CopyFail if `is_done` is false.
+fn finish_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, is_done: bool) {
+    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
+    if is_done && let Err(refusal) = copying.split(b"", true) {
+        return refuse_rows(peers, call, id, &refusal);
+    }
+    send_rows(peers, call, id, 1);
+    let mut message = Vec::new();
+    if is_done {
+        encode::copy_done(&mut message);
+    } else {
+        encode::copy_fail(&mut message, b"aborted by the client").expect(NO_ZERO_BYTE);
+    }
+    set_phase(peers, call, id, CopyPhase::Finishing);
+    send_to_copying(peers, call, id, &message);
+    peers.update_pause(PeerId::Client(id), call);
+}
+
+/// Fails the COPY because a row is invalid or cannot be routed.
+fn refuse_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, refusal: &Refusal) {
+    let mut error = Vec::new();
+    write_refusal(&mut error, refusal);
+    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let Some(fan_out) = fan_out else { return };
+    let mut out = Vec::new();
+    fan_out.merger.refuse(&error, &mut out);
+    set_phase(peers, call, id, CopyPhase::Finishing);
+    peers.send_merged(id, &out, call);
+    peers.update_pause(PeerId::Client(id), call);
+}
+
+/// Sends rows to the shards for which at least `bytes_min` bytes are buffered.
+fn send_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, bytes_min: usize) {
+    let Some(client) = peers.clients.get_mut(id) else { return };
+    let Some(fan_out) = &mut client.fan_out else { return };
+    let Some(copying) = &mut fan_out.copy else { return };
+    let mut outgoing = Vec::new();
+    for (sub_request, buffer) in fan_out.sub_requests.iter().zip(&mut copying.buffers) {
+        if buffer.len() >= bytes_min.max(1) {
+            let data = std::mem::take(buffer);
+            outgoing.extend(
+                sub_request.filter(|_| !fan_out.is_aborting).map(|sub_request| (sub_request, data)),
+            );
         }
     }
-
-    fn linked_sub_requests(&self, id: ClientId) -> Vec<ClientId> {
-        let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
-        let sub_requests =
-            fan_out.iter().flat_map(|fan_out| fan_out.sub_requests.iter().flatten()).copied();
-        sub_requests
-            .filter(|sub_request| {
-                let sub_request = self.clients.get(*sub_request);
-                sub_request
-                    .is_some_and(|sub_request| matches!(sub_request.state, ClientState::Linked(_)))
-            })
-            .collect()
+    for (sub_request, data) in outgoing {
+        let mut message = Vec::with_capacity(data.len() + Header::BYTES);
+        if encode::copy_data(&mut message, &data).is_ok() {
+            send_to(peers, call, sub_request, &message);
+        }
     }
+}
 
-    /// Takes the next step of a COPY, once all sub-requests have started. Returns `false` if there
-    /// was none.
-    pub(super) fn advance_copy(&mut self, id: ClientId, io: &mut dyn CoreIo) -> bool {
-        let Some(phase) = self.copy_phase(id) else { return false };
-        let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
-        let Some(fan_out) = fan_out else { return false };
-        let (has_failed, is_over) = (fan_out.merger.has_failed(), fan_out.merger.is_done());
-        match phase {
-            CopyPhase::Starting | CopyPhase::Receiving if has_failed => {
-                self.set_copy_phase(id, CopyPhase::Finishing);
-            }
-            CopyPhase::Starting if fan_out.merger.accepts_copy() => {
-                self.set_copy_phase(id, CopyPhase::Receiving);
-                self.update_pause(PeerId::Client(id), io);
-                self.process_buffered(id, io);
-            }
-            CopyPhase::Finishing if has_failed || is_over => {
-                if has_failed {
-                    let mut message = Vec::new();
-                    encode::copy_fail(&mut message, b"another shard failed").expect(NO_ZERO_BYTE);
-                    // A server whose CopyInResponse has not arrived may be in COPY mode too, where
-                    // it would discard the ROLLBACK. Outside COPY, servers ignore CopyFail.
-                    for sub_request in self.linked_sub_requests(id) {
-                        self.process_client_bytes(sub_request, &message, io);
-                    }
-                }
-                let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-                let Some(fan_out) = fan_out else { return false };
-                let mut out = Vec::new();
-                fan_out.merger.expect_replies(ShardRequest::Commit);
-                fan_out.merger.finish_disconnected(&mut out); // In case no shard is left to reply.
-                self.send_merged(id, &out, io);
-                let sql: &[u8] = if has_failed { b"ROLLBACK" } else { b"COMMIT" };
+fn set_phase(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, phase: CopyPhase) {
+    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    if let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) {
+        copying.phase = phase;
+    }
+    call.steps.push(Step::Client(id));
+}
+
+/// Sends a message to the sub-requests whose servers are in COPY mode.
+fn send_to_copying(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, message: &[u8]) {
+    for sub_request in peers.clients.linked_sub_requests(id) {
+        let server = peers.clients.get(sub_request).and_then(ClientConnection::server);
+        let takes = server.and_then(|id| peers.servers.get(id)).is_some_and(|it| it.is_copying_in);
+        if takes {
+            send_to(peers, call, sub_request, message);
+        }
+    }
+}
+
+/// Sends a message to a sub-request, after the messages that it has not processed yet.
+fn send_to(peers: &mut Peers, call: &mut CoreCall<'_>, sub_request: ClientId, message: &[u8]) {
+    if let Some(client) = peers.clients.get_mut(sub_request) {
+        client.input.buffer(message);
+        call.steps.push(Step::Input(sub_request));
+    }
+}
+
+/// Takes the next step of a COPY, once all sub-requests have started. Returns `false` if there
+/// was none.
+pub(super) fn advance(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId) -> bool {
+    let Some(phase) = phase(&peers.clients, id) else { return false };
+    let fan_out = peers.clients.get(id).and_then(|client| client.fan_out.as_ref());
+    let Some(fan_out) = fan_out else { return false };
+    let (has_failed, is_over) = (fan_out.merger.has_failed(), fan_out.merger.is_done());
+    match phase {
+        CopyPhase::Starting | CopyPhase::Receiving if has_failed => {
+            set_phase(peers, call, id, CopyPhase::Finishing);
+        }
+        CopyPhase::Starting if fan_out.merger.accepts_copy() => {
+            set_phase(peers, call, id, CopyPhase::Receiving);
+            peers.update_pause(PeerId::Client(id), call);
+            call.steps.push(Step::Input(id));
+        }
+        CopyPhase::Finishing if has_failed || is_over => {
+            if has_failed {
                 let mut message = Vec::new();
-                encode::query(&mut message, sql).expect(NO_ZERO_BYTE);
-                self.set_copy_phase(id, CopyPhase::Committing);
-                for sub_request in self.linked_sub_requests(id) {
-                    self.process_client_bytes(sub_request, &message, io);
+                encode::copy_fail(&mut message, b"another shard failed").expect(NO_ZERO_BYTE);
+                // A server whose CopyInResponse has not arrived may be in COPY mode too, where it
+                // would discard the ROLLBACK. Outside COPY, servers ignore CopyFail.
+                for sub_request in peers.clients.linked_sub_requests(id) {
+                    send_to(peers, call, sub_request, &message);
                 }
             }
-            _ => return false,
+            let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+            let Some(fan_out) = fan_out else { return false };
+            let mut out = Vec::new();
+            fan_out.merger.expect_replies(ShardRequest::Commit);
+            fan_out.merger.finish_disconnected(&mut out); // In case no shard is left to reply.
+            peers.send_merged(id, &out, call);
+            let sql: &[u8] = if has_failed { b"ROLLBACK" } else { b"COMMIT" };
+            let mut message = Vec::new();
+            encode::query(&mut message, sql).expect(NO_ZERO_BYTE);
+            set_phase(peers, call, id, CopyPhase::Committing);
+            for sub_request in peers.clients.linked_sub_requests(id) {
+                send_to(peers, call, sub_request, &message);
+            }
         }
-        true
+        _ => return false,
     }
+    true
+}
+
+/// Returns the phase of a client's fan-out COPY, if it runs one.
+fn phase(clients: &Clients, id: ClientId) -> Option<CopyPhase> {
+    let fan_out = clients.get(id)?.fan_out.as_ref()?;
+    fan_out.copy.as_ref().map(|copying| copying.phase)
 }
 
 /// Returns the end of the message at `at`, if it is complete.

@@ -16,11 +16,13 @@ use howdah_wire::{
 use crate::{
     messages::{
         frame_cursor::header_at,
-        rewrite::{HELD_BYTES_MAX, PartialMessage},
+        handling::{HELD_BYTES_MAX, PartialMessage},
     },
     prepared::{deallocate, statements::sql_text},
-    route::{Dispatch, FAN_OUT_IN_BATCH, RoutingContext, combine_routes, prepared_command},
-    routing::{ClientRouting, NamedStatement},
+    routing::{
+        ClientRouting, NamedStatement,
+        context::{Dispatch, FAN_OUT_IN_BATCH, RoutingContext, combine_routes, prepared_command},
+    },
     state::client::ClientConnection,
 };
 

@@ -10,64 +10,52 @@ use howdah_wire::{
 };
 
 use crate::{
-    Core, CoreIo,
-    fan_out::active::FanOutRequest,
+    call::CoreCall,
+    clients::leaving,
+    fan_out,
+    listen::notifications,
     messages::{
+        MessagePath,
         frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
         gather_buffer::GatherBuffer,
+        handling::{MessageHandler, PartialMessage, RewriteResult, StopReason, misplaced_message},
         local_batch::LocalBatchHandler,
         request::{LinkedHandler, deallocate, deallocated_name},
-        rewrite::{PartialMessage, RewriteResult, Rewriter},
+        rewrite::Rewriter,
     },
-    prepared::statements::StatementRegistry,
     refusal::ClientRefusal,
-    route::{Dispatch, RoutingContext, refuse_batch, refuse_query, write_command_reply},
-    routing::BatchOwner,
+    routing::{
+        BatchOwner,
+        context::{Dispatch, RoutingContext, refuse_batch, refuse_query, write_command_reply},
+    },
+    servers::{assignment, release, rerouting},
     spec::PoolingMode,
     state::{
         client::{ClientConnection, ClientState, InputHold},
         ids::{ClientId, PeerId},
         pool::PoolState,
     },
+    time::Time,
 };
 
-/// The reason why processing a client's bytes stopped.
-pub(crate) enum StopReason {
-    /// The rest of the input, if any, is an incomplete message or batch, or is held for the reason
-    /// in the client's [`InputHold`].
-    NeedsMoreInput,
-    /// The next message needs a server.
-    NeedsServer,
-    /// The server was just assigned and must accept the client's parameters first.
-    NeedsParameters,
-    /// The client has sent Terminate.
-    Terminate,
-    /// The client must be disconnected with this error.
-    Fault(ClientRefusal),
-    /// The meaning of the next message depends on replies that have not arrived yet.
-    AwaitsReplies,
-    /// The client's server can be released; the next message may need another server.
-    ServerReleased,
-    /// The next messages are for several shards.
-    FanOut(Box<FanOutRequest>),
-}
-
-impl Core {
+impl MessagePath<'_> {
     /// Processes bytes that a client sent: handles as many messages as possible and buffers the
     /// rest, or buffers all bytes while the client waits.
-    pub(crate) fn process_client_bytes(&mut self, id: ClientId, bytes: &[u8], io: &mut dyn CoreIo) {
+    pub(crate) fn client_bytes(&mut self, id: ClientId, bytes: &[u8], call: &mut CoreCall<'_>) {
         let mut bytes = bytes;
-        self.observe_client_bytes(id, bytes);
-        if let Some(client) = self.clients.get(id)
-            && let Some(pool) = &mut self.pools[client.pool.index()]
-        {
+        let Some(client) = self.peers.clients.get_mut(id) else { return };
+        if self.peers.capture.is_running() || self.mirrors.has_clients() {
+            self.peers.capture.client_bytes(client, &self.peers.servers, bytes, call.now);
+            self.mirrors.buffer(client, &self.peers.servers, bytes);
+        }
+        if let Some(pool) = self.pools.get_mut(client.pool) {
             pool.stats.client_bytes += bytes.len() as u64;
         }
-        while let Some(client) = self.clients.get_mut(id) {
+        while let Some(client) = self.peers.clients.get_mut(id) {
             if client.must_buffer_input() {
                 client.input.buffer(bytes);
                 if client.fan_out.is_some() {
-                    self.update_pause(PeerId::Client(id), io);
+                    self.peers.update_pause(PeerId::Client(id), call);
                 }
                 return;
             }
@@ -82,26 +70,26 @@ impl Core {
             }
             client.input.buffer(now);
             bytes = later;
-            self.process_buffered(id, io);
+            self.process_buffered(id, call);
         }
         if !bytes.is_empty() {
-            let consumed = self.process_input(id, bytes, io);
-            if let Some(client) = self.clients.get_mut(id) {
+            let consumed = self.process_input(id, bytes, call);
+            if let Some(client) = self.peers.clients.get_mut(id) {
                 client.input.buffer(&bytes[consumed..]);
             }
         }
     }
 
     /// Processes a client's buffered input as far as possible.
-    pub(crate) fn process_buffered(&mut self, id: ClientId, io: &mut dyn CoreIo) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn process_buffered(&mut self, id: ClientId, call: &mut CoreCall<'_>) {
+        let Some(client) = self.peers.clients.get_mut(id) else { return };
         if client.input.buffered.is_empty() {
             return;
         }
         let mut held = std::mem::take(&mut client.input.buffered);
         let consumed =
-            if client.must_buffer_input() { 0 } else { self.process_input(id, &held, io) };
-        if let Some(client) = self.clients.get_mut(id)
+            if client.must_buffer_input() { 0 } else { self.process_input(id, &held, call) };
+        if let Some(client) = self.peers.clients.get_mut(id)
             && consumed < held.len()
         {
             held.drain(..consumed);
@@ -110,34 +98,36 @@ impl Core {
     }
 
     /// Processes as many bytes of `input` as possible, and returns their number.
-    fn process_input(&mut self, id: ClientId, input: &[u8], io: &mut dyn CoreIo) -> usize {
-        let client = self.clients.get(id);
+    fn process_input(&mut self, id: ClientId, input: &[u8], call: &mut CoreCall<'_>) -> usize {
+        let client = self.peers.clients.get(id);
         if client.is_some_and(|client| client.state == ClientState::FanOut) {
-            return self.process_copy_data(id, input, io);
+            return fan_out::copy::process_input(self.peers, self.pools, call, id, input);
         }
         let is_clustered = client.is_some_and(|client| client.is_clustered);
         let mut at = 0;
-        let continues = is_clustered && self.has_buffered_request(id);
-        let mut can_buffer = continues || is_clustered && self.may_reroute(id);
+        let continues = is_clustered && rerouting::has_buffered_request(self.peers, id);
+        let mut can_buffer = continues || is_clustered && rerouting::may_reroute(self.peers, id);
         // One input may need several servers in turn: each round handles messages up to the next
         // point where a server must be assigned or released.
         let stop = loop {
-            let stop = self.process_messages(id, input, &mut at);
+            let stop = self.process_messages(id, input, &mut at, call.now);
             match stop {
-                StopReason::NeedsServer => match self.link_idle_server(id) {
-                    Some(true) => {}
-                    Some(false) => break StopReason::NeedsParameters,
-                    None => break stop,
-                },
+                StopReason::NeedsServer => {
+                    match assignment::link_idle_server(self.peers, self.pools, call, id) {
+                        Some(true) => {}
+                        Some(false) => break StopReason::NeedsParameters,
+                        None => break stop,
+                    }
+                }
                 StopReason::ServerReleased => {
                     can_buffer = false;
                     // Send the bytes up to here before the server may get another client.
-                    self.flush_client(id, &input[..at], io);
-                    let server = self.clients.get(id).and_then(ClientConnection::server);
+                    self.peers.flush_client(id, &input[..at], call);
+                    let server = self.peers.clients.get(id).and_then(ClientConnection::server);
                     let Some(server) = server else { break stop };
-                    self.flush_server(server, &input[..at], io);
-                    self.release_if_quiescent(server, io);
-                    if self.clients.get(id).is_some_and(|client| client.server().is_some()) {
+                    self.peers.flush_server(server, &input[..at], call);
+                    release::release_if_quiescent(self.peers, self.pools, call, server);
+                    if self.peers.clients.get(id).is_some_and(|client| client.server().is_some()) {
                         break StopReason::AwaitsReplies;
                     }
                 }
@@ -146,79 +136,90 @@ impl Core {
         };
         // A request can be rerouted only if it went to a single server and the pooler has answered
         // no part of it itself.
-        can_buffer &= matches!(stop, StopReason::NeedsMoreInput) && self.to_client.is_empty();
-        self.flush_client(id, input, io);
-        let Some(client) = self.clients.get_mut(id) else { return at };
+        can_buffer &= matches!(stop, StopReason::NeedsMoreInput) && self.peers.to_client.is_empty();
+        self.peers.flush_client(id, input, call);
+        let Some(client) = self.peers.clients.get_mut(id) else { return at };
         // The BEGIN that the pooler has just answered starts an idle transaction, although no
         // server has received it.
         if client.state == ClientState::Idle && client.has_deferred_begin() {
-            client.state_since = self.now;
+            client.state_since = call.now;
         }
-        let (server, deferred) = (client.server(), client.deferred_work(id));
+        let (server, next) = (client.server(), client.step_on_progress(id));
         let (must_wait, listens) = (client.must_buffer_input(), client.channels.is_some());
         if let Some(server) = server {
-            self.flush_server(server, input, io);
+            self.peers.flush_server(server, input, call);
             if is_clustered {
-                self.buffer_request(id, can_buffer.then_some(&input[..at]));
+                rerouting::buffer_request(self.peers, id, can_buffer.then_some(&input[..at]));
             }
         }
         if listens {
-            self.update_listens(id, io);
+            notifications::update_listens(&mut self.peers.clients, call, id);
         }
         match stop {
             StopReason::NeedsMoreInput | StopReason::AwaitsReplies | StopReason::ServerReleased => {
                 if must_wait {
-                    self.update_pause(PeerId::Client(id), io);
+                    self.peers.update_pause(PeerId::Client(id), call);
                 }
                 if let Some(server) = server {
-                    self.release_if_quiescent(server, io);
+                    release::release_if_quiescent(self.peers, self.pools, call, server);
                 }
             }
-            StopReason::NeedsServer => self.wait_for_server(id, io),
-            StopReason::NeedsParameters => self.update_pause(PeerId::Client(id), io),
-            StopReason::Terminate => self.terminate_client(id, io),
-            StopReason::Fault(refusal) => self.refuse(id, &refusal, io),
+            StopReason::NeedsServer => {
+                assignment::wait_for_server(self.peers, self.pools, call, id);
+            }
+            StopReason::NeedsParameters => self.peers.update_pause(PeerId::Client(id), call),
+            StopReason::Terminate => leaving::terminate(self.peers, self.pools, call, id),
+            StopReason::Fault(refusal) => {
+                leaving::refuse(self.peers, self.pools, call, id, &refusal);
+            }
             StopReason::FanOut(request) => {
                 at += request.bytes;
-                self.start_fan_out(id, *request, io);
+                fan_out::start(self.peers, call, id, *request);
             }
         }
-        self.deferred.extend(deferred);
+        call.steps.push_if_any(next);
         if continues && can_buffer && at == input.len() {
-            self.reroute_if_checks_fail(id, io);
+            rerouting::if_checks_fail(self.peers, self.pools, self.routers, call, id);
         }
         at
     }
 
     /// Processes the messages in `input` from `at` on, until the core must act; advances `at`.
-    fn process_messages(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> StopReason {
-        let Some(client) = self.clients.get_mut(id) else { return StopReason::Terminate };
+    fn process_messages(
+        &mut self,
+        id: ClientId,
+        input: &[u8],
+        at: &mut usize,
+        now: Time,
+    ) -> StopReason {
+        let Some(client) = self.peers.clients.get_mut(id) else { return StopReason::Terminate };
         client.input.is_collecting_batch = false;
-        let to_client = &mut self.to_client;
-        let seed = u64::from(self.worker.0) << 32 | id.index() as u64;
+        let to_client = &mut self.peers.to_client;
+        let seed = u64::from(self.pools.worker.0) << 32 | id.index() as u64;
         let context = if client.is_clustered && client.is_external() {
             self.routers.for_pool(client.owner_pool)
         } else {
             None
         };
-        let statements: &StatementRegistry = &self.statements;
+        let statements = self.statements;
         let context =
             context.map(|(slot, owner)| RoutingContext { slot, pool: owner, statements, seed });
-        let Some(server) = client.server().and_then(|server| self.servers.get_mut(server)) else {
+        let Some(server) = client.server().and_then(|server| self.peers.servers.get_mut(server))
+        else {
             let mut handler = UnlinkedHandler { client, to_client, routing: context, input };
-            return handle_messages(&mut handler, self.body_bytes_max, input, at);
+            return handle_messages(&mut handler, self.peers.body_bytes_max, input, at);
         };
         server.retry_buffer.discard_incomplete();
         if server.outstanding.is_empty() {
-            server.state_since = self.now; // Until now, the server was waiting for the client.
+            server.state_since = now; // Until now, the server was waiting for the client.
             if server.is_quiescent() {
-                server.work_started = self.now;
+                server.work_started = now;
             }
         }
-        let pool = self.pools[client.pool.index()].as_mut();
+        let pool = self.pools.get_mut(client.pool);
         let PoolState { spec, stats, .. } = pool.expect("pools of clients are never removed");
         let is_shared = spec.mode != PoolingMode::Session;
-        let to_server = &mut self.to_server;
+        let to_server = &mut self.peers.to_server;
         let statements_max = if is_shared { spec.statements_per_server as usize } else { 0 };
         let multiplexes_listen = is_shared && spec.listen_bytes.is_some();
         let rewriter = Rewriter {
@@ -240,27 +241,7 @@ impl Core {
             input,
             routing: context,
         };
-        handle_messages(&mut handler, self.body_bytes_max, input, at)
-    }
-}
-
-/// Decides how to handle each message of a client. Implemented for clients with and without a
-/// server.
-pub(crate) trait MessageHandler {
-    /// Returns the client's position in its input stream.
-    fn input(&mut self) -> &mut FrameCursor;
-
-    /// Forwards a range of the input to the server.
-    fn forward(&mut self, range: Range<usize>);
-
-    /// Tracks a message, and decides whether and how to forward it.
-    fn handle(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult;
-
-    /// Called after a message, or its first part, has been handled. `bytes` is the length of the
-    /// whole message, including its header.
-    #[inline]
-    fn handled(&mut self, bytes: usize) {
-        let _ = bytes;
+        handle_messages(&mut handler, self.peers.body_bytes_max, input, at)
     }
 }
 
@@ -510,13 +491,6 @@ impl UnlinkedHandler<'_> {
     }
 }
 
-/// Returns the error for a message that is not allowed after the login.
-pub(crate) fn misplaced_message(kind: Frontend) -> RewriteResult {
-    RewriteResult::Stop(StopReason::Fault(ClientRefusal::ProtocolViolation(format!(
-        "unexpected {kind} after login"
-    ))))
-}
-
 impl ClientConnection {
     /// Whether the client's input must be buffered, because the client waits for a server, for
     /// replies, for LISTEN, or for the end of its login or fan-out request.
@@ -528,6 +502,7 @@ impl ClientConnection {
                 InputHold::ApplyingParameters
                     | InputHold::AwaitingReplies
                     | InputHold::AwaitingListen
+                    | InputHold::Leaving
             )
     }
 }

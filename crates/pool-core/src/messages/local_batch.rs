@@ -13,16 +13,18 @@ use howdah_wire::{
 
 use crate::{
     messages::{
-        client_to_server::StopReason,
         gather_buffer::GatherBuffer,
-        rewrite::{PartialMessage, RewriteResult},
+        handling::{PartialMessage, RewriteResult, StopReason},
     },
     prepared::statements::{is_simple, sql_text},
     refusal::ClientRefusal,
-    route::{
-        RoutingContext, prepared_command, refuse_batch, write_row_and_tag, write_row_description,
+    routing::{
+        BatchOwner,
+        context::{
+            RoutingContext, prepared_command, refuse_batch, write_row_and_tag,
+            write_row_description,
+        },
     },
-    routing::BatchOwner,
     state::client::ClientConnection,
 };
 

@@ -19,7 +19,8 @@ use crate::{
     refusal::ClientRefusal,
     session::{
         connect_query::ConnectQuery,
-        parameters::{ParameterSets, SessionParameter, eq_name, is_settable},
+        parameter::{SessionParameter, eq_name},
+        parameters::{ParameterSets, is_settable},
         state::{SessionStateFlags, SetKind},
         write_detection::WriteDetection,
     },

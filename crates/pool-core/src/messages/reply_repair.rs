@@ -14,7 +14,7 @@ use crate::{
         reply::{NO_ZERO_BYTE, ReplyAction, ReplyHandler},
         rewrite,
     },
-    server_setup,
+    servers::setup,
     state::client::ClientConnection,
 };
 
@@ -36,12 +36,7 @@ impl ReplyHandler<'_> {
             return ReplyAction::Forward;
         }
         let is_last = server.outstanding.is_empty();
-        server_setup::set_parameters(
-            server,
-            &missing,
-            ReplyTarget::RestoreParameters,
-            self.to_server,
-        );
+        setup::set_parameters(server, &missing, ReplyTarget::RestoreParameters, self.to_server);
         let ends_for = if is_last { ReplyTarget::Client } else { ReplyTarget::RestoreParameters };
         server.outstanding.push_for(ends_for, RequestKind::Sync);
         if is_last { ReplyAction::Swallow } else { ReplyAction::Forward }

@@ -15,23 +15,27 @@ use howdah_wire::{
 };
 
 use crate::{
-    listen::ListenPrecondition,
     messages::{
-        client_to_server::{MessageHandler, StopReason, misplaced_message},
         fast_path,
         frame_cursor::FrameCursor,
         gather_buffer::GatherBuffer,
+        handling::{
+            ListenPrecondition, MessageHandler, PartialMessage, RewriteResult, StopReason,
+            misplaced_message,
+        },
         local_batch::LocalBatchHandler,
         outstanding::{PreviousUnnamed, RequestKind, RollbackAction},
-        rewrite::{PartialMessage, RewriteResult, Rewriter},
+        rewrite::Rewriter,
     },
     prepared::{deallocate, parse_settings::Uncertainty, statements::sql_text},
     refusal::ClientRefusal,
-    route::{
-        Dispatch, FAN_OUT_IN_BATCH, RoutingContext, refuse_batch, write_command_reply,
-        write_refusal,
+    routing::{
+        BatchOwner,
+        context::{
+            Dispatch, FAN_OUT_IN_BATCH, RoutingContext, refuse_batch, write_command_reply,
+            write_refusal,
+        },
     },
-    routing::BatchOwner,
     session::{
         parameters::is_settable,
         restore::{SplicedQuery, changes_parameters, splice},

@@ -10,8 +10,8 @@ use howdah_wire::{Frontend, Header, backend::TransactionStatus};
 
 use crate::{
     messages::{
-        client_to_server::StopReason,
         gather_buffer::GatherBuffer,
+        handling::{HELD_BYTES_MAX, PartialMessage, RewriteResult, StopReason},
         outstanding::{PreviousUnnamed, ReplyTarget, RequestKind, RollbackAction},
     },
     prepared::{
@@ -22,8 +22,7 @@ use crate::{
             NAME_PREFIX, PooledStatement, StatementRegistry, UNKNOWN_SETTINGS, is_simple, sql_text,
         },
     },
-    refusal::ClientRefusal,
-    server_setup,
+    servers::setup,
     session::{
         parameters::is_settable,
         restore::{ResettingPortal, parameters_reset_by_statement},
@@ -36,22 +35,6 @@ use crate::{
     },
 };
 
-/// Maximum number of bytes of a message or batch that are held until it can be processed: 4 MiB. A
-/// client whose named Parse is longer is disconnected.
-pub(crate) const HELD_BYTES_MAX: usize = 4 << 20;
-
-/// The result of handling a client's message: the part of it that is forwarded, if any.
-pub(crate) enum RewriteResult {
-    /// The header and this many bytes of the body have been replaced; the rest is forwarded.
-    FrontReplaced(usize),
-    /// The message was handled completely; nothing of it is forwarded.
-    Consumed,
-    /// The message is forwarded unchanged.
-    AsIs,
-    /// The message cannot be handled now, for this reason.
-    Stop(StopReason),
-}
-
 /// The state needed to rewrite a client's messages to its server.
 pub(crate) struct Rewriter<'a> {
     pub(crate) client: &'a mut ClientConnection,
@@ -62,54 +45,6 @@ pub(crate) struct Rewriter<'a> {
     pub(crate) multiplexes_listen: bool,
     pub(crate) stats: &'a mut PoolStats,
     pub(crate) to_server: &'a mut GatherBuffer,
-}
-
-/// A message of which the header and possibly only part of the body have been received.
-#[derive(Clone, Copy)]
-pub(crate) struct PartialMessage<'a> {
-    pub(crate) header: Header,
-    /// The part of the body that has been received.
-    pub(crate) body: &'a [u8],
-    /// Offset of the message's header in the input.
-    pub(crate) at: usize,
-}
-
-impl<'a> PartialMessage<'a> {
-    pub(crate) fn is_complete(&self) -> bool {
-        self.body.len() == self.header.body_bytes as usize
-    }
-
-    /// Returns the length of the whole message, including its header.
-    pub(crate) fn total_bytes(&self) -> usize {
-        Header::BYTES + self.header.body_bytes as usize
-    }
-
-    /// Returns the zero-terminated string at offset `start` of the body, and the offset of the next
-    /// field; `None` if its end has not been received.
-    pub(crate) fn string(&self, start: usize) -> Option<(&'a [u8], usize)> {
-        let rest = self.body.get(start..)?;
-        let end = memchr::memchr(0, rest)?;
-        Some((&rest[..end], start + end + 1))
-    }
-
-    fn too_long(&self) -> RewriteResult {
-        let bytes = self.header.body_bytes as usize;
-        RewriteResult::Stop(StopReason::Fault(ClientRefusal::TooLong { bytes }))
-    }
-
-    /// Returns the result for a message with a missing field: wait for more input or, if the
-    /// message is complete or too long, disconnect the client.
-    fn missing_field(&self) -> RewriteResult {
-        if self.is_complete() {
-            let kind = Frontend::from_tag(self.header.tag).map_or("message", Frontend::name);
-            let what = format!("a name in {kind} is missing or not terminated");
-            RewriteResult::Stop(StopReason::Fault(ClientRefusal::ProtocolViolation(what)))
-        } else if self.body.len() > HELD_BYTES_MAX {
-            self.too_long()
-        } else {
-            RewriteResult::Stop(StopReason::NeedsMoreInput)
-        }
-    }
 }
 
 /// The statement that a message refers to.
@@ -439,7 +374,7 @@ impl Rewriter<'_> {
             write_header(buf, Frontend::Execute, message.body.len());
             buf.extend_from_slice(message.body);
         });
-        server_setup::restore_in_batch(self.server, &resetting, self.to_server);
+        setup::restore_in_batch(self.server, &resetting, self.to_server);
         RewriteResult::Consumed
     }
 
@@ -603,7 +538,7 @@ impl Rewriter<'_> {
                 // In a transaction, the query is part of the batch that starts, and an error of the
                 // query fails that batch.
                 server.has_open_batch |= server.status == TransactionStatus::InTransaction;
-                server_setup::query_parse_settings(server, self.to_server);
+                setup::query_parse_settings(server, self.to_server);
                 self.client.input_hold = InputHold::AwaitingReplies;
                 return Err(StopReason::NeedsMoreInput);
             }
@@ -689,9 +624,9 @@ impl Rewriter<'_> {
         sends: impl FnOnce(&mut Self),
     ) {
         let (there, back) = settings.difference(current);
-        server_setup::set_parse_settings(self.server, &there, self.to_server);
+        setup::set_parse_settings(self.server, &there, self.to_server);
         sends(self);
-        server_setup::set_parse_settings(self.server, &back, self.to_server);
+        setup::set_parse_settings(self.server, &back, self.to_server);
     }
 
     /// Makes sure that the server's unnamed statement is this client's or, if the client has none,

@@ -4,14 +4,19 @@
 use howdah_wire::{Backend, Header};
 
 use crate::{
-    Core, CoreIo,
+    call::CoreCall,
+    clients::leaving,
+    listen::notifications,
     messages::{
+        MessagePath,
         frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
         gather_buffer::GatherBuffer,
         outstanding::ReplyTarget,
         reply::{ReplyAction, ReplyHandler},
     },
+    peers::Peers,
     refusal::ClientRefusal,
+    servers::{cleaning, closing, release},
     spec::PoolingMode,
     state::{
         client::InputHold,
@@ -32,24 +37,24 @@ enum ServerStop {
     Fault(ClientRefusal),
 }
 
-impl Core {
+impl MessagePath<'_> {
     /// Processes bytes that a server sent, after any bytes buffered earlier.
-    pub(crate) fn process_server_bytes(&mut self, id: ServerId, bytes: &[u8], io: &mut dyn CoreIo) {
-        let Some(server) = self.servers.get(id) else { return };
-        if let Some(pool) = &mut self.pools[server.pool.index()] {
+    pub(crate) fn server_bytes(&mut self, id: ServerId, bytes: &[u8], call: &mut CoreCall<'_>) {
+        let Some(server) = self.peers.servers.get(id) else { return };
+        if let Some(pool) = self.pools.get_mut(server.pool) {
             pool.stats.server_bytes += bytes.len() as u64;
         }
         let bytes = if server.input.buffered.is_empty() {
             bytes
         } else {
-            self.process_buffered_replies(id, bytes, io)
+            self.process_buffered_replies(id, bytes, call)
         };
         if bytes.is_empty() {
             return;
         }
-        let consumed = self.process_replies(id, bytes, io);
+        let consumed = self.process_replies(id, bytes, call);
         if consumed < bytes.len()
-            && let Some(server) = self.servers.get_mut(id)
+            && let Some(server) = self.peers.servers.get_mut(id)
         {
             server.input.buffer(&bytes[consumed..]);
         }
@@ -61,10 +66,10 @@ impl Core {
         &mut self,
         id: ServerId,
         bytes: &'a [u8],
-        io: &mut dyn CoreIo,
+        call: &mut CoreCall<'_>,
     ) -> &'a [u8] {
         let mut bytes = bytes;
-        while let Some(server) = self.servers.get_mut(id)
+        while let Some(server) = self.peers.servers.get_mut(id)
             && !server.input.buffered.is_empty()
         {
             let (now, later) = bytes
@@ -75,8 +80,8 @@ impl Core {
             let mut held = std::mem::take(&mut server.input.buffered);
             held.extend_from_slice(now);
             bytes = later;
-            let consumed = self.process_replies(id, &held, io);
-            if let Some(server) = self.servers.get_mut(id)
+            let consumed = self.process_replies(id, &held, call);
+            if let Some(server) = self.peers.servers.get_mut(id)
                 && consumed < held.len()
             {
                 held.drain(..consumed);
@@ -87,8 +92,10 @@ impl Core {
     }
 
     /// Processes as many bytes of `input` as possible, and returns their number.
-    fn process_replies(&mut self, id: ServerId, input: &[u8], io: &mut dyn CoreIo) -> usize {
-        let Some(server) = self.servers.get_mut(id) else { return input.len() };
+    fn process_replies(&mut self, id: ServerId, input: &[u8], call: &mut CoreCall<'_>) -> usize {
+        let Peers { clients, servers, to_client, to_server, capture, body_bytes_max } =
+            &mut *self.peers;
+        let Some(server) = servers.get_mut(id) else { return input.len() };
         // Once the first byte of a reply has arrived, the request cannot be rerouted.
         server.unanswered_request.clear();
         let mut at = 0;
@@ -96,14 +103,10 @@ impl Core {
             ServerState::Linked(client) => Some(client),
             _ => None,
         };
-        let client = linked.and_then(|client| self.clients.get_mut(client));
-        let now = self.now;
-        let Self { parameter_sets: parameters, statements, to_server, pools, capture, .. } = self;
-        let capture = capture.as_deref_mut().filter(|capture| {
-            client.as_ref().is_some_and(|it| capture.is_recording(&it.capture_mark))
-        });
-        let PoolState { spec, stats, .. } =
-            pools[server.pool.index()].as_mut().expect("a pool with servers exists");
+        let client = linked.and_then(|client| clients.get_mut(client));
+        let now = call.now;
+        let capture = capture.of_client(client.as_deref());
+        let PoolState { spec, stats, .. } = self.pools.pool(server.pool);
         let refuses_blocks = spec.mode == PoolingMode::Statement;
         let listens = spec.mode != PoolingMode::Session && spec.listen_bytes.is_some();
         let mut handler = ReplyHandler {
@@ -112,41 +115,40 @@ impl Core {
             multiplexes_listen: listens,
             refuses_blocks,
             connect_query: spec.connect_query.as_deref(),
-            parameter_sets: parameters,
-            statements,
+            parameter_sets: self.parameter_sets,
+            statements: self.statements,
             to_server,
             stats,
             now,
             capture,
         };
-        let end =
-            read_replies(&mut handler, &mut self.to_client, self.body_bytes_max, input, &mut at);
+        let end = read_replies(&mut handler, to_client, *body_bytes_max, input, &mut at);
         if linked.is_some() && handler.server.outstanding.is_empty() {
-            handler.server.state_since = self.now; // The server now waits for the client.
+            handler.server.state_since = call.now; // The server now waits for the client.
         }
         let listens = handler.client.as_ref().is_some_and(|client| client.channels.is_some());
         match linked {
             Some(client) => {
-                self.relay_to_client(client, input, io);
+                self.peers.relay_to_client(client, input, call);
                 if listens {
-                    self.update_listens(client, io);
+                    notifications::update_listens(&mut self.peers.clients, call, client);
                 }
             }
-            None => self.to_client.clear(),
+            None => self.peers.to_client.clear(),
         }
-        if !self.to_server.is_empty() {
-            self.flush_server(id, &[], io);
+        if !self.peers.to_server.is_empty() {
+            self.peers.flush_server(id, &[], call);
         }
         match end {
-            ServerStop::NeedsMoreInput => self.after_replies(id, io),
+            ServerStop::NeedsMoreInput => self.after_replies(id, call),
             ServerStop::ClientRefused(refusal) => {
                 if let Some(client) = linked {
-                    self.refuse(client, &refusal, io);
+                    leaving::refuse(self.peers, self.pools, call, client, &refusal);
                 }
                 // The server is now being cleaned: the rest of the input is not for a client.
-                return at + self.process_replies(id, &input[at..], io);
+                return at + self.process_replies(id, &input[at..], call);
             }
-            ServerStop::Fault(refusal) => self.abort_server(id, &refusal, io),
+            ServerStop::Fault(refusal) => closing::abort(self.peers, self.pools, call, id, refusal),
         }
         at
     }
@@ -154,10 +156,10 @@ impl Core {
     /// Called after a server's replies were processed: processes client input that waited for them,
     /// sends a pending CancelRequest, and releases the server or takes the next step of cleaning
     /// it.
-    fn after_replies(&mut self, id: ServerId, io: &mut dyn CoreIo) {
-        let Some(server) = self.servers.get_mut(id) else { return };
+    fn after_replies(&mut self, id: ServerId, call: &mut CoreCall<'_>) {
+        let Some(server) = self.peers.servers.get_mut(id) else { return };
         if let ServerState::Linked(client_id) = server.state
-            && let Some(client) = self.clients.get_mut(client_id)
+            && let Some(client) = self.peers.clients.get_mut(client_id)
         {
             let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
             let is_answered =
@@ -165,52 +167,25 @@ impl Core {
             // Process held input before a release: it may need the server again.
             if client.input_hold == InputHold::ParametersApplied || is_answered {
                 client.input_hold = InputHold::None;
-                self.update_pause(PeerId::Client(client_id), io);
-                return self.process_buffered(client_id, io);
+                self.peers.update_pause(PeerId::Client(client_id), call);
+                return self.process_buffered(client_id, call);
             }
             let is_at = |target| matches!(target, ReplyTarget::Client | ReplyTarget::Pooler);
             if client.is_cancel_pending
                 && server.outstanding.front().is_some_and(|front| is_at(front.target))
             {
                 client.is_cancel_pending = false;
-                self.request_cancel(id, io);
+                self.peers.request_cancel(id, call);
             }
         }
-        let Some(server) = self.servers.get_mut(id) else { return };
+        let Some(server) = self.peers.servers.get_mut(id) else { return };
         if server.is_quiescent() {
-            return self.release_if_quiescent(id, io);
+            return release::release_if_quiescent(self.peers, self.pools, call, id);
         }
         match server.state {
-            ServerState::Cleaning => self.continue_cleaning(id, io),
+            ServerState::Cleaning => cleaning::resume(self.peers, self.pools, call, id),
             ServerState::Linked(_) | ServerState::Opening | ServerState::Idle => {}
         }
-    }
-
-    /// Closes a server that cannot be used any more, and disconnects its client with an error.
-    pub(crate) fn abort_server(
-        &mut self,
-        id: ServerId,
-        refusal: &ClientRefusal,
-        io: &mut dyn CoreIo,
-    ) {
-        self.suspect_member(id, io);
-        let Some(server) = self.servers.get_mut(id) else { return };
-        let cut_off = server.input.is_inside_forwarded_body();
-        let state = std::mem::replace(&mut server.state, ServerState::Cleaning);
-        if state == ServerState::Idle {
-            let pool = server.pool;
-            self.pool(pool).idle.retain(|idle| *idle != id);
-        }
-        if let ServerState::Linked(client) = state {
-            if let Some(client) = self.clients.get_mut(client) {
-                client.state = crate::state::client::ClientState::Idle;
-                client.input_hold = InputHold::None;
-                client.has_partial_message = cut_off;
-            }
-            self.refuse(client, refusal, io);
-        }
-        io.close(PeerId::Server(id));
-        self.handle_server_disconnect(id, io);
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
-    mirror::target::{DropReason, MirrorResult},
+    mirror::outcome::{DropReason, MirrorResult},
     refusal::ClientRefusal,
 };
 

@@ -4,14 +4,20 @@ use std::sync::Arc;
 
 use howdah_wire::{Frame, Frontend};
 
-use super::{super::Core, commands::after_first_string, is_idle};
+use super::{Mirrors, commands::after_first_string, is_idle};
 use crate::{
-    CoreIo, DeferredWork,
+    call::{CoreCall, Step},
+    clients::{Clients, leaving},
+    fan_out::active::SubRequest,
+    internal_client::InternalClient,
     login::{CancelSecret, ClientLogin},
-    mirror::target::{
-        BufferedTransaction, DropReason, MirrorClient, MirrorQueueId, MirrorResult,
-        RunningTransaction,
+    mirror::counters::MirrorError,
+    mirror::{
+        outcome::{DropReason, MirrorResult},
+        target::{BufferedTransaction, MirrorClient, MirrorQueueId, RunningTransaction},
     },
+    peers::Peers,
+    pools::Pools,
     prepared::{
         deallocate,
         names::ClientStatements,
@@ -20,74 +26,81 @@ use crate::{
     refusal::ClientRefusal,
     state::{
         client::{ClientConnection, ClientKind, ClientState, InputHold},
-        ids::{ClientId, PoolId},
+        ids::{ClientId, PoolId, ServerId},
+        server::ServerConnection,
+        slab::Slab,
     },
+    time::Time,
 };
 
-impl Core {
-    /// Discards a reply to a mirror client, and lets its queue advance.
-    pub(crate) fn mirror_client_received(&mut self, queue: MirrorQueueId) {
-        self.to_client.clear();
-        self.deferred.push(DeferredWork::MirrorQueue(queue));
-    }
-
+impl Mirrors {
     /// Records the error with which a mirror client is about to be disconnected.
-    pub(crate) fn mirror_client_refused(&mut self, id: MirrorQueueId, refusal: &ClientRefusal) {
-        let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+    pub(crate) fn client_refused(&mut self, id: MirrorQueueId, refusal: &ClientRefusal) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
         queue.target.mirror.record_failure(refusal);
         if let Some(running) = &mut queue.running {
             running.drop_reason = Some(DropReason::from_refusal(refusal));
         }
     }
 
+    /// Keeps the statements that a removed mirror client has prepared, for the queue's next one.
+    pub(crate) fn store_statements(&mut self, id: MirrorQueueId, statements: ClientStatements) {
+        if let Some(queue) = self.queues.get_mut(id) {
+            queue.statements = statements;
+        }
+    }
+
     /// Advances a queue as far as possible: starts and finishes mirror clients.
-    pub(crate) fn advance_mirror_queue(&mut self, id: MirrorQueueId, io: &mut dyn CoreIo) {
+    pub(crate) fn advance(
+        &mut self,
+        id: MirrorQueueId,
+        peers: &mut Peers,
+        pools: &mut Pools,
+        statements: &StatementRegistry,
+        call: &mut CoreCall<'_>,
+    ) {
         loop {
-            let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+            let Some(queue) = self.queues.get_mut(id) else { return };
             let Some(running) = &queue.running else {
                 if queue.is_finished() {
-                    self.mirror_queues.remove(id);
+                    self.queues.remove(id);
                     return;
                 }
-                if !self.start_mirror_client(id, io) {
+                if !self.start_client(id, &mut peers.clients, pools, call) {
                     return;
                 }
                 continue;
             };
             let mirror_client = running.client;
-            match self.clients.get(mirror_client) {
-                None => self.abort_mirror_client(id),
-                Some(client) if is_idle(client) => self.finish_mirror_client(id, mirror_client),
-                Some(client) if self.has_unfinished_work(client) => {
-                    self.finish_mirror_client(id, mirror_client);
+            match peers.clients.get(mirror_client) {
+                None => self.abort(id, statements, call.now),
+                Some(client) if is_idle(client) => {
+                    self.finish(id, &mut peers.clients, mirror_client, call.now);
+                }
+                Some(client) if has_unfinished_work(client, &peers.servers) => {
+                    self.finish(id, &mut peers.clients, mirror_client, call.now);
                     // The disconnect rolls back the transaction on the mirror, and ends a COPY.
-                    self.handle_client_disconnect(mirror_client, io);
+                    leaving::disconnect(peers, pools, call, mirror_client);
+                    // The next one starts with the statements of this one.
+                    return call.steps.push(Step::MirrorQueue(id));
                 }
                 Some(_) => return,
             }
         }
     }
 
-    /// Whether a mirror client has sent all its messages and received all replies, but its
-    /// transaction or COPY is still open: it ended on the database, but not on the mirror.
-    fn has_unfinished_work(&self, client: &ClientConnection) -> bool {
-        let Some(server) = client.server().and_then(|server| self.servers.get(server)) else {
-            return false;
-        };
-        client.input.buffered.is_empty()
-            && client.input.is_at_boundary()
-            && client.input_hold == InputHold::None
-            && !server.input.is_inside_forwarded_body()
-            && !server.is_quiescent()
-            && (server.outstanding.is_empty() || server.is_copying_in)
-    }
-
     /// Starts a mirror client for the oldest waiting transaction. Returns `true` if it started one,
     /// or if the queue is finished.
-    fn start_mirror_client(&mut self, id: MirrorQueueId, io: &mut dyn CoreIo) -> bool {
-        let Some(queue) = self.mirror_queues.get_mut(id) else { return false };
+    fn start_client(
+        &mut self,
+        id: MirrorQueueId,
+        clients: &mut Clients,
+        pools: &Pools,
+        call: &mut CoreCall<'_>,
+    ) -> bool {
+        let Some(queue) = self.queues.get_mut(id) else { return false };
         let pool = queue.target.pool;
-        if !self.pools.get(pool.index()).is_some_and(Option::is_some) {
+        if pools.get(pool).is_none() {
             queue.drop_waiting(DropReason::Unreachable);
         }
         let Some(transaction) = queue.waiting.pop_front() else { return queue.is_finished() };
@@ -97,41 +110,48 @@ impl Core {
         };
         let mut mirror_client = new_mirror_client(pool, &transaction, id);
         mirror_client.statements = statements;
-        (mirror_client.connected_at, mirror_client.state_since) = (self.now, self.now);
-        let bytes = Arc::clone(&transaction.bytes);
-        let mirror_client = self.clients.insert(mirror_client);
-        self.mirror_clients += 1;
+        (mirror_client.connected_at, mirror_client.state_since) = (call.now, call.now);
+        mirror_client.input.buffer(&transaction.bytes);
+        let mirror_client = clients.insert(mirror_client);
         queue.running =
             Some(RunningTransaction { transaction, client: mirror_client, drop_reason: None });
-        self.process_client_bytes(mirror_client, &bytes, io);
+        call.steps.push(Step::Input(mirror_client));
         true
     }
 
     /// Called when the mirror has answered all messages of a transaction: compares its result with
     /// the database's.
-    fn finish_mirror_client(&mut self, id: MirrorQueueId, mirror_client: ClientId) {
-        let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+    fn finish(
+        &mut self,
+        id: MirrorQueueId,
+        clients: &mut Clients,
+        mirror_client: ClientId,
+        now: Time,
+    ) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, .. }) = queue.running.take() else { return };
         queue.release(transaction.reservation);
         let mut error = None;
-        if let Some(client) = self.clients.get_mut(mirror_client) {
-            if let ClientKind::MirrorClient(mirror_client) = &mut client.kind {
-                error = mirror_client.error.take();
+        if let Some(client) = clients.get_mut(mirror_client) {
+            if let ClientKind::Internal(internal) = &mut client.kind {
+                error = internal.take_error();
             }
             let compared = queue.target.mirror.record_result(transaction.error, error.as_deref());
             // The statements prepared on the mirror may now differ from the client's.
             queue.is_out_of_sync |= compared != MirrorResult::Same;
-            if is_idle(client) {
-                self.remove_client(mirror_client);
+            if is_idle(client)
+                && let Some(client) = clients.remove(mirror_client)
+            {
+                queue.statements = client.statements;
             }
         }
-        self.drop_orphaned_transactions(id, false);
+        self.drop_orphaned_transactions(id, false, now);
     }
 
     /// Called when a mirror client was disconnected in the middle of its transaction: counts the
     /// transaction as dropped.
-    fn abort_mirror_client(&mut self, id: MirrorQueueId) {
-        let Some(queue) = self.mirror_queues.get_mut(id) else { return };
+    fn abort(&mut self, id: MirrorQueueId, statements: &StatementRegistry, now: Time) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, drop_reason: why, .. }) = queue.running.take()
         else {
             return;
@@ -141,20 +161,66 @@ impl Core {
             .target
             .mirror
             .record_drop(why.unwrap_or(DropReason::ConnectionLost), transaction.bytes.len());
-        record_statements(&mut queue.statements, &transaction.bytes, &self.statements);
+        record_statements(&mut queue.statements, &transaction.bytes, statements);
         queue.is_out_of_sync = true;
-        self.drop_orphaned_transactions(id, true);
+        self.drop_orphaned_transactions(id, true, now);
     }
 
     /// Drops the waiting transactions of a closed queue, on the first failure or after a timeout.
-    fn drop_orphaned_transactions(&mut self, id: MirrorQueueId, has_failed: bool) {
-        let now = self.now;
-        if let Some(queue) = self.mirror_queues.get_mut(id)
+    fn drop_orphaned_transactions(&mut self, id: MirrorQueueId, has_failed: bool, now: Time) {
+        if let Some(queue) = self.queues.get_mut(id)
             && let Some(left) = queue.closed_at
             && (has_failed || now.since(left) >= queue.target.timeout)
         {
             queue.drop_waiting(DropReason::ClientGone);
         }
+    }
+}
+
+/// Whether a mirror client has sent all its messages and received all replies, but its
+/// transaction or COPY is still open: it ended on the database, but not on the mirror.
+fn has_unfinished_work(
+    client: &ClientConnection,
+    servers: &Slab<ServerId, ServerConnection>,
+) -> bool {
+    let Some(server) = client.server().and_then(|server| servers.get(server)) else {
+        return false;
+    };
+    client.input.buffered.is_empty()
+        && client.input.is_at_boundary()
+        && client.input_hold == InputHold::None
+        && !server.input.is_inside_forwarded_body()
+        && !server.is_quiescent()
+        && (server.outstanding.is_empty() || server.is_copying_in)
+}
+
+impl InternalClient for MirrorClient {
+    fn sub_request(&self) -> Option<SubRequest> {
+        None
+    }
+
+    fn on_progress(&self) -> Step {
+        Step::MirrorQueue(self.queue)
+    }
+
+    fn on_refusal(&self, refusal: &ClientRefusal) -> Option<Step> {
+        Some(Step::MirrorFailed(self.queue, Box::new(refusal.clone())))
+    }
+
+    fn on_removal(&self, statements: &mut ClientStatements) -> Step {
+        Step::KeepStatements(self.queue, Box::new(std::mem::take(statements)))
+    }
+
+    fn on_error(&mut self, body: &[u8]) {
+        self.error.get_or_insert_with(|| Box::new(MirrorError::new(body)));
+    }
+
+    fn take_error(&mut self) -> Option<Box<MirrorError>> {
+        self.error.take()
+    }
+
+    fn is_for_mirror(&self) -> bool {
+        true
     }
 }
 
@@ -176,7 +242,7 @@ fn new_mirror_client(
     let mut mirror_client = ClientConnection::new(&login, Arc::clone(&transaction.parameters));
     mirror_client.startup_parameters = Arc::clone(&transaction.startup_parameters);
     mirror_client.state = ClientState::Idle;
-    mirror_client.kind = ClientKind::MirrorClient(MirrorClient { queue, error: None });
+    mirror_client.kind = ClientKind::Internal(Box::new(MirrorClient { queue, error: None }));
     mirror_client
 }
 

@@ -2,10 +2,13 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use howdah_wire::{Backend, Frame};
+
 use crate::{
     mirror::{
-        counters::{MirrorError, SqlstateBytes},
-        target::{DropReason, MirrorTarget},
+        counters::{MirrorError, SqlstateBytes, parse_sqlstate},
+        outcome::DropReason,
+        target::MirrorTarget,
     },
     prepared::names::ClientStatements,
     session::parameters::TrackedParameters,
@@ -60,6 +63,21 @@ pub(crate) struct MirroredClient {
     /// The client's input since it was last between two transactions; `None` until it sends more,
     /// or if it became mirrored within its current transaction.
     pub(crate) open: Option<OpenTransaction>,
+}
+
+impl MirroredClient {
+    /// Records the first error among the merged replies of several shards that the client receives
+    /// in a transaction, to compare the results.
+    pub(crate) fn record_errors(&mut self, replies: &[u8]) {
+        let Some(open) = &mut self.open else { return };
+        let mut rest = replies;
+        while let Ok(Some((frame, later))) = Frame::split(rest, u32::MAX) {
+            if frame.tag == Backend::ErrorResponse.tag() {
+                open.error.get_or_insert_with(|| parse_sqlstate(frame.body));
+            }
+            rest = later;
+        }
+    }
 }
 
 /// A transaction in progress, or several that the client has pipelined.

@@ -18,91 +18,13 @@ use std::{sync::Arc, time::Duration};
 
 pub use crate::mirror::counters::{Mirror, MirrorReport};
 pub(crate) use crate::mirror::{
-    counters::{MirrorError, parse_sqlstate},
+    counters::parse_sqlstate,
     queue::{
         BufferedTransaction, BufferingState, MirrorClient, MirrorQueue, MirrorQueueId,
         MirroredClient, OpenTransaction, RunningTransaction,
     },
 };
-use crate::{refusal::ClientRefusal, state::ids::PoolId};
-
-/// The reason why a transaction was not run on a mirror, or did not run to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// The buffer limit of the client, or of all clients, was reached: the mirror is slower than
-    /// the database.
-    BufferFull,
-    /// The transaction exceeds the buffer of one client.
-    TooLarge,
-    /// The mirror could not be used: for example, the login to it failed, no connection became free
-    /// in time, or its pool was removed.
-    Unreachable,
-    /// The transaction did not finish in time on the mirror.
-    Timeout,
-    /// The connection to the mirror was lost while the transaction ran, or the pooler ended the
-    /// transaction there for another reason.
-    ConnectionLost,
-    /// The client cancelled one of the transaction's statements.
-    Cancelled,
-    /// The client disconnected, or was no longer mirrored, before it received the result; or
-    /// afterwards one of its remaining transactions failed, or they took too long.
-    ClientGone,
-}
-
-impl DropReason {
-    /// All reasons, in display order.
-    pub const ALL: [Self; 7] = [
-        Self::BufferFull,
-        Self::TooLarge,
-        Self::Unreachable,
-        Self::Timeout,
-        Self::ConnectionLost,
-        Self::Cancelled,
-        Self::ClientGone,
-    ];
-
-    /// Returns the reason as a metric label, which is also the suffix of the column in SHOW.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BufferFull => "buffer_full",
-            Self::TooLarge => "too_large",
-            Self::Unreachable => "unreachable",
-            Self::Timeout => "timeout",
-            Self::ConnectionLost => "connection_lost",
-            Self::Cancelled => "cancelled",
-            Self::ClientGone => "client_gone",
-        }
-    }
-
-    /// Returns the reason for dropping a transaction whose mirror client was refused.
-    pub(crate) fn from_refusal(refusal: &ClientRefusal) -> Self {
-        match refusal {
-            ClientRefusal::QueryWaitTimeout
-            | ClientRefusal::NoServerInTime { .. }
-            | ClientRefusal::ServerSetup { .. }
-            | ClientRefusal::NoMember(_)
-            | ClientRefusal::StalePrimary => Self::Unreachable,
-            ClientRefusal::QueryTimeout
-            | ClientRefusal::TransactionTimeout
-            | ClientRefusal::IdleTransactionTimeout
-            | ClientRefusal::ClientIdleTimeout => Self::Timeout,
-            _ => Self::ConnectionLost,
-        }
-    }
-}
-
-/// The result of comparing a transaction on the mirror with the same one on the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MirrorResult {
-    /// The transaction succeeded on both, or failed on both with the same first SQLSTATE.
-    Same,
-    /// The transaction failed only on the mirror.
-    FailedMirrorOnly,
-    /// The transaction failed only on the database.
-    FailedClientOnly,
-    /// The transaction failed on both, with different first SQLSTATEs.
-    SqlstateDiffers,
-}
+use crate::state::ids::PoolId;
 
 /// A mirror, with its settings for the clients of one pool.
 #[derive(Clone, Debug)]
@@ -130,4 +52,15 @@ impl MirrorTarget {
             && self.sample_rate.to_bits() == other.sample_rate.to_bits()
             && self.pool == other.pool
     }
+}
+
+/// Whether both lists contain the same mirrors with the same settings.
+pub(crate) fn have_equal_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> bool {
+    before.len() == now.len()
+        && before.iter().zip(now).all(|(before, now)| {
+            before.samples_like(now)
+                && before.client_bytes == now.client_bytes
+                && before.buffer_bytes == now.buffer_bytes
+                && before.timeout == now.timeout
+        })
 }

@@ -18,7 +18,7 @@ pub(crate) use changes::{
     ParseSettingsChange, change_of, depends_on_parse_settings, skip_comments,
 };
 
-use crate::session::parameters::{SessionParameter, eq_name};
+use crate::session::parameter::{SessionParameter, eq_name};
 
 /// Length of [`NAMES`].
 pub(crate) const COUNT: usize = 14;

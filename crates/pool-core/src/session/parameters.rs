@@ -18,16 +18,10 @@ use std::{
 
 use hashbrown::HashSet;
 
-use crate::prepared::parse_settings::{self, COUNT, NAMES, ParseState, is_parse_setting};
-
-/// A session parameter: name and value as bytes, as in the protocol.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct SessionParameter {
-    /// The name; PostgreSQL compares names ignoring ASCII case.
-    pub name: Box<[u8]>,
-    /// The value, in the client's encoding.
-    pub value: Box<[u8]>,
-}
+use crate::{
+    prepared::parse_settings::{self, COUNT, NAMES, ParseState, is_parse_setting},
+    session::parameter::{SessionParameter, eq_name},
+};
 
 impl SessionParameter {
     /// Creates a parameter. Name and value of a parameter that is sent must not contain a zero
@@ -396,11 +390,6 @@ pub(crate) fn is_settable(name: &[u8]) -> bool {
         b"in_hot_standby",
     ];
     !FIXED.contains(&name)
-}
-
-/// Whether two names are equal, ignoring ASCII case.
-pub(crate) fn eq_name(a: &[u8], b: &[u8]) -> bool {
-    a.eq_ignore_ascii_case(b)
 }
 
 #[cfg(test)]

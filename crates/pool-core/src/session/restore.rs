@@ -11,7 +11,7 @@ pub(crate) use splice::{SplicedQuery, splice, unambiguous_statements};
 use crate::{
     prepared::parse_settings::skip_comments,
     session::{
-        parameters::{SessionParameter, eq_name},
+        parameter::{SessionParameter, eq_name},
         state::strip_keyword,
     },
 };

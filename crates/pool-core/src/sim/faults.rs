@@ -10,11 +10,15 @@ use howdah_route::shard::ShardMap;
 use howdah_wire::frontend::encode;
 
 use crate::{
-    ClientHandover, ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId,
-    PoolSpec, ServerId, TargetRole, Time,
+    ClientHandover, ClientId, ClientRefusal, ConnectionLimit, Core, CoreEvent, CoreIo, PeerId,
+    PoolId, PoolSpec, ServerId, TargetRole, Time,
+    call::Step,
+    clients::leaving,
+    engines::Engines,
     messages::outstanding::RequestKind,
-    mirror::target::{DropReason, MirrorTarget},
+    mirror::{outcome::DropReason, target::MirrorTarget},
     prepared::parse_settings::Uncertainty,
+    servers::rerouting,
     session::state::SessionStateFlags,
     state::{
         client::{ClientConnection, ClientKind, ClientState, InputHold},
@@ -195,7 +199,7 @@ pub(super) fn before_event(
             }
         }
         InjectedFault::ForeignLiterals => {
-            let settings = core.statements.parse_settings(&Default::default());
+            let settings = core.engines().sessions.statements.parse_settings(&Default::default());
             for id in servers(core) {
                 let state = &mut server(core, id).parameters.parse_state;
                 state.uncertainty = Uncertainty::None;
@@ -222,7 +226,9 @@ pub(super) fn before_event(
         | InjectedFault::UnresponsiveKept => {
             hides_cluster_changes(Some(fault), core);
         }
-        InjectedFault::TakeoverLosesCancelKey => core.takeover_keys.clear(),
+        InjectedFault::TakeoverLosesCancelKey => {
+            core.engines().peers.clients.clear_takeover_keys();
+        }
         InjectedFault::UnreportedSettingMissed => trust_settings(core, Uncertainty::Unreported),
         InjectedFault::ReportedSettingMissed => trust_settings(core, Uncertainty::Reported),
         InjectedFault::FanOutShardSkipped => {
@@ -236,8 +242,7 @@ pub(super) fn before_event(
         }
         InjectedFault::FanOutNotCancelled => {
             for id in servers(core) {
-                let client = core.linked_client(id).and_then(|id| core.clients.get(id));
-                if client.is_some_and(|client| client.sub_request().is_some()) {
+                if is_linked_to_sub_request(core, id) {
                     server(core, id).cancel_key = None;
                 }
             }
@@ -250,9 +255,14 @@ pub(super) fn before_event(
             }
         }
         InjectedFault::WrongShard => swap_queues_of_shards(core),
-        InjectedFault::WritesRerouted => reroute_writes(core, io),
+        InjectedFault::WritesRerouted => reroute_writes(core, now, io),
         _ => {}
     }
+}
+
+fn is_linked_to_sub_request(core: &Core, id: ServerId) -> bool {
+    let client = core.linked_client(id).and_then(|id| core.engines.peers.clients.get(id));
+    client.is_some_and(|client| client.sub_request().is_some())
 }
 
 /// Changes bytes that the core sends to a server.
@@ -263,9 +273,8 @@ pub(super) fn alter_sent(
     bytes: &mut Vec<u8>,
 ) {
     let PeerId::Server(id) = to else { return };
-    let client = core.linked_client(id).and_then(|id| core.clients.get(id));
     if fault == Some(InjectedFault::FailedCopyCommitted)
-        && client.is_some_and(|client| client.sub_request().is_some())
+        && is_linked_to_sub_request(core, id)
         && memchr::memmem::find(bytes, b"ROLLBACK\0").is_some()
     {
         bytes.clear();
@@ -286,7 +295,7 @@ pub(super) fn before_server_bytes(
         Some(InjectedFault::DoubleReply) => {
             let front = server(core, id).outstanding.front().map(|request| &request.kind);
             if let Some(reply) = front.and_then(RequestKind::local_reply) {
-                core.to_client.push_with(|buf| buf.extend_from_slice(&reply));
+                core.engines().peers.to_client.push_with(|buf| buf.extend_from_slice(&reply));
             }
         }
         Some(InjectedFault::MirrorReplies) => {
@@ -311,33 +320,36 @@ pub(super) fn hides_cluster_changes(fault: Option<InjectedFault>, core: &mut Cor
             _ => false,
         })
     };
-    let is_hidden = core.pools.iter().flatten().any(|pool| is_hidden(&pool.spec));
+    let is_hidden = core.engines().pools.iter().any(|(_, pool)| is_hidden(&pool.spec));
     if is_hidden {
-        for balancers in core.pools.iter_mut().flatten().filter_map(|pool| pool.balancers.as_mut())
-        {
-            balancers.refresh();
+        let pools = &mut core.engines().pools;
+        for id in pools.owner_pools() {
+            if let Some(balancers) = &mut pools.pool(id).balancers {
+                balancers.refresh();
+            }
         }
     }
     is_hidden
 }
 
 /// Whether a client's input is not passed to the core yet, because the client's mirror has work.
-pub(super) fn blocks_client(fault: Option<InjectedFault>, core: &Core, id: ClientId) -> bool {
-    let Some(ClientKind::Mirrored(mirrored)) = core.clients.get(id).map(|client| &client.kind)
+pub(super) fn blocks_client(fault: Option<InjectedFault>, core: &mut Core, id: ClientId) -> bool {
+    let Engines { peers, mirrors, .. } = core.engines();
+    let Some(ClientKind::Mirrored(mirrored)) = peers.clients.get(id).map(|client| &client.kind)
     else {
         return false;
     };
-    let mut queues = mirrored.queues.iter().filter_map(|queue| core.mirror_queues.get(*queue));
+    let mut queues = mirrored.queues.iter().filter_map(|queue| mirrors.queue(*queue));
     fault == Some(InjectedFault::MirrorBlocksClient)
         && queues.any(|queue| queue.running.is_some() || !queue.waiting.is_empty())
 }
 
 /// Returns the number of transactions that mirrors have failed to run, if the fault depends on it.
-pub(super) fn mirror_failures(fault: Option<InjectedFault>, core: &Core) -> u64 {
+pub(super) fn mirror_failures(fault: Option<InjectedFault>, core: &mut Core) -> u64 {
     if fault != Some(InjectedFault::MirrorFailurePropagates) {
         return 0;
     }
-    let mirrors = core.pools.iter().flatten().flat_map(|pool| pool.spec.mirrors.iter());
+    let mirrors = core.engines().pools.iter().flat_map(|(_, pool)| pool.spec.mirrors.iter());
     let failures = |target: &MirrorTarget| {
         let dropped = target.mirror.report().dropped;
         dropped[DropReason::ConnectionLost as usize] + dropped[DropReason::Unreachable as usize]
@@ -360,8 +372,7 @@ pub(super) fn after_event(
         let client = client(core, id);
         let is_mirrored = matches!(client.kind, ClientKind::Mirrored(_));
         if is_mirrored && client.state == ClientState::Idle && !client.has_unprocessed_input() {
-            core.refuse(id, &ClientRefusal::ServerLost, io);
-            core.run_deferred(io);
+            refuse(core, id, &ClientRefusal::ServerLost, io);
         }
     }
 }
@@ -373,15 +384,16 @@ pub(super) fn after_failed_login(
     pool: PoolId,
     io: &mut dyn CoreIo,
 ) {
-    if fault != Some(InjectedFault::LoginFailureRefusesAll) || core.pool(pool).servers > 0 {
+    if fault != Some(InjectedFault::LoginFailureRefusesAll)
+        || core.engines().pools.pool(pool).servers > 0
+    {
         return;
     }
     let message = "starting up".to_owned();
     let refusal = ClientRefusal::ServerSetup { sqlstate: *b"57P03", message };
-    for client in std::mem::take(&mut core.pool(pool).waiting) {
-        core.refuse(client, &refusal, io);
+    for client in std::mem::take(&mut core.engines().pools.pool(pool).waiting) {
+        refuse(core, client, &refusal, io);
     }
-    core.run_deferred(io);
 }
 
 /// Assigns servers with outstanding replies to waiting clients.
@@ -397,13 +409,13 @@ fn assign_busy_servers(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
         let is_between_requests = client.is_external()
             && client.input.is_at_boundary()
             && client.input_hold == InputHold::None;
-        if !is_between_requests || core.pool(pool).waiting.is_empty() {
+        if !is_between_requests || core.engines().pools.pool(pool).waiting.is_empty() {
             continue;
         }
         self::client(core, client_id).state = ClientState::Idle;
         self::server(core, id).state = ServerState::Idle;
-        core.pool(pool).idle.push_back(id);
-        core.serve_waiting(pool, now, io);
+        core.engines().pools.pool(pool).idle.push_back(id);
+        core.handle(CoreEvent::ServersAvailable(pool), now, io);
     }
 }
 
@@ -419,14 +431,16 @@ fn trust_settings(core: &mut Core, uncertainty: Uncertainty) {
 
 /// Moves waiting clients from one shard's queue to another's.
 fn swap_queues_of_shards(core: &mut Core) {
-    let shards = core.pools.iter().flatten().find(|pool| pool.spec.clusters.len() > 1);
+    let shards =
+        core.engines().pools.iter().map(|(_, pool)| pool).find(|pool| pool.spec.clusters.len() > 1);
     let Some(clusters) = shards.map(|pool| Arc::clone(&pool.spec.clusters)) else { return };
     let (one, other) = (clusters[0].members[0].pool, clusters[1].members[0].pool);
-    let queue = std::mem::take(&mut core.pool(one).waiting);
-    core.pool(one).waiting = std::mem::replace(&mut core.pool(other).waiting, queue);
+    let queue = std::mem::take(&mut core.engines().pools.pool(one).waiting);
+    core.engines().pools.pool(one).waiting =
+        std::mem::replace(&mut core.engines().pools.pool(other).waiting, queue);
     for pool in [one, other] {
-        for id in core.pool(pool).waiting.clone() {
-            if let Some(client) = core.clients.get_mut(id) {
+        for id in core.engines().pools.pool(pool).waiting.clone() {
+            if let Some(client) = core.engines().peers.clients.get_mut(id) {
                 client.pool = pool;
             }
         }
@@ -434,7 +448,7 @@ fn swap_queues_of_shards(core: &mut Core) {
 }
 
 /// Reroutes requests from members that fail health checks, whether they write or not.
-fn reroute_writes(core: &mut Core, io: &mut dyn CoreIo) {
+fn reroute_writes(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
     for id in servers(core) {
         let Some(client_id) = core.linked_client(id) else { continue };
         let server = server(core, id);
@@ -445,7 +459,7 @@ fn reroute_writes(core: &mut Core, io: &mut dyn CoreIo) {
             && server.spliced_query.is_none()
             && server.pending_actions.is_none()
             && !server.is_copying_in;
-        let member = core.pool(pool).spec.member.as_ref();
+        let member = core.engines().pools.pool(pool).spec.member.as_ref();
         let is_failing = member.is_some_and(|member| member.state.is_failing_checks());
         let client = client(core, client_id);
         if is_single_request
@@ -454,39 +468,44 @@ fn reroute_writes(core: &mut Core, io: &mut dyn CoreIo) {
             && client.input_hold == InputHold::None
             && !client.has_unprocessed_input()
         {
-            core.reroute_request(client_id, id, io);
-            core.run_deferred(io);
+            core.run(now, io, |Engines { peers, pools, .. }, call| {
+                rerouting::reroute_request(peers, pools, call, client_id, id);
+            });
         }
     }
 }
 
 /// Returns the client whose transaction a mirror client runs, if it is still connected.
-fn mirrored_client(core: &Core, mirror_client: ClientId) -> Option<ClientId> {
-    let ClientKind::MirrorClient(mirror_client) = &core.clients.get(mirror_client)?.kind else {
-        return None;
-    };
+fn mirrored_client(core: &mut Core, mirror_client: ClientId) -> Option<ClientId> {
+    let clients = &core.engines().peers.clients;
+    let ClientKind::Internal(internal) = &clients.get(mirror_client)?.kind else { return None };
+    let Step::MirrorQueue(queue) = internal.on_progress() else { return None };
     let is_its = |client: &ClientConnection| match &client.kind {
-        ClientKind::Mirrored(mirrored) => mirrored.queues.contains(&mirror_client.queue),
+        ClientKind::Mirrored(mirrored) => mirrored.queues.contains(&queue),
         _ => false,
     };
-    let mut clients = (0..core.clients.slots()).filter_map(|index| core.clients.occupant(index));
-    clients.find(|(_, client)| is_its(client)).map(|(id, _)| id)
+    clients.iter().find(|(_, client)| is_its(client)).map(|(id, _)| id)
 }
 
-fn clients(core: &Core) -> Vec<ClientId> {
-    let occupied = (0..core.clients.slots()).filter_map(|index| core.clients.occupant(index));
-    occupied.map(|(id, _)| id).collect()
+fn refuse(core: &mut Core, client: ClientId, refusal: &ClientRefusal, io: &mut dyn CoreIo) {
+    core.run(Time::default(), io, |Engines { peers, pools, .. }, call| {
+        leaving::refuse(peers, pools, call, client, refusal);
+    });
 }
 
-fn servers(core: &Core) -> Vec<ServerId> {
-    let occupied = (0..core.servers.slots()).filter_map(|index| core.servers.occupant(index));
-    occupied.map(|(id, _)| id).collect()
+fn clients(core: &mut Core) -> Vec<ClientId> {
+    core.engines().peers.clients.iter().map(|(id, _)| id).collect()
+}
+
+fn servers(core: &mut Core) -> Vec<ServerId> {
+    let servers = &core.engines().peers.servers;
+    (0..servers.slots()).filter_map(|slot| servers.occupant(slot)).map(|(id, _)| id).collect()
 }
 
 fn client(core: &mut Core, id: ClientId) -> &mut ClientConnection {
-    core.clients.get_mut(id).expect("the client is connected")
+    core.engines().peers.clients.get_mut(id).expect("the client is connected")
 }
 
 fn server(core: &mut Core, id: ServerId) -> &mut ServerConnection {
-    core.servers.get_mut(id).expect("the server is connected")
+    core.engines().peers.servers.get_mut(id).expect("the server is connected")
 }

@@ -33,8 +33,8 @@ use super::{
     script::SimClient,
 };
 use crate::{
-    ClientHandover, ClientId, Core, PeerId, PoolId, PoolSpec, ServerId, Time, Transfer, WorkerId,
-    cluster::HealthReport,
+    ClientHandover, ClientId, Core, CoreEvent, PeerId, PoolId, PoolSpec, ServerId, Time, Transfer,
+    WorkerId, cluster::HealthReport,
 };
 
 const MS: u64 = 1_000_000;
@@ -389,17 +389,23 @@ impl Simulation {
                 self.schedule_soon(SimEvent::CancelFinished(server.0, server.1));
             }
             SimEvent::CancelFinished(worker, server) => {
-                self.call(worker, |core, now, io| core.cancel_finished(server, now, io));
+                self.call(worker, |core, now, io| {
+                    core.handle(CoreEvent::CancelFinished(server), now, io);
+                });
             }
             SimEvent::Drained(worker, peer) => {
                 self.workers[worker].io.backlogged.remove(&peer);
-                self.call(worker, |core, now, io| core.drained(peer, now, io));
+                self.call(worker, |core, now, io| core.handle(CoreEvent::Drained(peer), now, io));
             }
             SimEvent::Listened(worker, client) => {
-                self.call(worker, |core, now, io| core.listen_finished(client, Ok(()), now, io));
+                self.call(worker, |core, now, io| {
+                    core.handle(CoreEvent::ListenFinished(client, Ok(())), now, io);
+                });
             }
             SimEvent::ServerRequested(worker, pool, by) => {
-                self.call(worker, |core, now, io| core.server_requested(pool, by, now, io));
+                self.call(worker, |core, now, io| {
+                    core.handle(CoreEvent::ServerRequested(pool, by), now, io);
+                });
             }
             SimEvent::Adopt(worker, backend, transfer) => {
                 let (now, pool) = (Time(self.now), transfer.pool());
@@ -410,7 +416,9 @@ impl Simulation {
                     // The connection was closed during the handover.
                     self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend)));
                 }
-                self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
+                self.call(worker, |core, now, io| {
+                    core.handle(CoreEvent::ServersAvailable(pool), now, io);
+                });
             }
             SimEvent::TakeOver => self.take_over(),
             SimEvent::HandOverClients(process) => self.hand_over_clients(process),
@@ -423,7 +431,9 @@ impl Simulation {
             }
             SimEvent::ClustersChanged(worker) => {
                 if !faults::hides_cluster_changes(self.fault, &mut self.workers[worker].core) {
-                    self.call(worker, |core, now, io| core.cluster_state_changed(now, io));
+                    self.call(worker, |core, now, io| {
+                        core.handle(CoreEvent::ClusterStateChanged, now, io);
+                    });
                 }
             }
             SimEvent::FailPrimary(cluster) => self.fail_primary(cluster),

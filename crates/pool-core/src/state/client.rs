@@ -7,13 +7,14 @@ use howdah_route::RolePreference;
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use crate::{
-    DeferredWork,
+    call::Step,
     cluster::{CausalToken, TargetRole},
     fan_out::active::{ActiveFanOut, SubRequest},
+    internal_client::InternalClient,
     listen::channels::ClientChannels,
     login::{CancelSecret, ClientLogin},
     messages::frame_cursor::FrameCursor,
-    mirror::target::{MirrorClient, MirroredClient},
+    mirror::target::MirroredClient,
     prepared::names::ClientStatements,
     routing::ClientRouting,
     session::parameters::TrackedParameters,
@@ -54,10 +55,8 @@ pub(crate) enum ClientKind {
     Plain,
     /// A client whose transactions are also replayed on mirrors.
     Mirrored(Box<MirroredClient>),
-    /// An internal client that runs another client's request on one of several shards.
-    SubRequest(SubRequest),
-    /// An internal client that runs another client's transaction on a mirror.
-    MirrorClient(MirrorClient),
+    /// A client that exists only inside the core.
+    Internal(Box<dyn InternalClient>),
 }
 
 /// The event that a linked client's unprocessed input waits for.
@@ -75,6 +74,8 @@ pub(crate) enum InputHold {
     AwaitingReplies,
     /// The database's dedicated connection must listen to the channels of the client's LISTEN.
     AwaitingListen,
+    /// Nothing more is processed: the client has lost its server and is about to be disconnected.
+    Leaving,
 }
 
 /// A connected or internal client, with all its state in the core.
@@ -188,26 +189,34 @@ impl ClientConnection {
     /// Whether this is a connected client, and not an internal one.
     #[inline]
     pub(crate) fn is_external(&self) -> bool {
-        matches!(self.kind, ClientKind::Plain | ClientKind::Mirrored(_))
+        !matches!(self.kind, ClientKind::Internal(_))
     }
 
     /// Returns the sub-request that this internal client runs, if it is one.
     #[inline]
     pub(crate) fn sub_request(&self) -> Option<SubRequest> {
-        match self.kind {
-            ClientKind::SubRequest(leg) => Some(leg),
-            _ => None,
+        match &self.kind {
+            ClientKind::Internal(internal) => internal.sub_request(),
+            ClientKind::Plain | ClientKind::Mirrored(_) => None,
         }
     }
 
-    /// Returns the work to defer when this client has made progress, if it is internal or mirrored.
+    /// Returns the step to take when this client has made progress, if it is internal or mirrored.
     #[inline]
-    pub(crate) fn deferred_work(&self, id: ClientId) -> Option<DeferredWork> {
+    pub(crate) fn step_on_progress(&self, id: ClientId) -> Option<Step> {
         match &self.kind {
             ClientKind::Plain => None,
-            ClientKind::Mirrored(_) => Some(DeferredWork::Client(id)),
-            ClientKind::SubRequest(leg) => Some(DeferredWork::Client(leg.parent)),
-            ClientKind::MirrorClient(shadow) => Some(DeferredWork::MirrorQueue(shadow.queue)),
+            ClientKind::Mirrored(_) => Some(Step::Client(id)),
+            ClientKind::Internal(internal) => Some(internal.on_progress()),
+        }
+    }
+
+    /// Marks the open transaction as cancelled: it must not run on mirrors.
+    pub(crate) fn mark_transaction_cancelled(&mut self) {
+        if let ClientKind::Mirrored(mirrored) = &mut self.kind
+            && let Some(open) = &mut mirrored.open
+        {
+            open.is_cancelled = true;
         }
     }
 

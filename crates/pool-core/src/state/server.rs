@@ -15,7 +15,8 @@ use crate::{
         },
     },
     session::{
-        parameters::{ServerParameters, SessionParameter, TrackedParameters},
+        parameter::SessionParameter,
+        parameters::{ServerParameters, TrackedParameters},
         restore as restore_parameters,
         restore::{ResettingPortal, SplicedQuery},
         state::{SessionStateFlags, SetKind},
@@ -85,9 +86,9 @@ pub(crate) struct ServerConnection {
     pub(crate) is_reset_due: bool,
     /// Whether the check query is running on the connection.
     pub(crate) is_in_check: bool,
-    /// Whether the connection has just passed a check, so that a waiting client gets it without
-    /// another one.
-    pub(crate) has_passed_check: bool,
+    /// The time of the call in which the connection has passed a check, so that a waiting client
+    /// gets it without another one.
+    pub(crate) check_passed_at: Option<Time>,
     /// Time at which the current transaction or request started.
     pub(crate) work_started: Time,
     /// The session state that must be reset before the next client.
@@ -147,7 +148,7 @@ impl ServerConnection {
             statements: ServerStatements::default(),
             is_reset_due: false,
             is_in_check: false,
-            has_passed_check: false,
+            check_passed_at: None,
             work_started: now,
             session_state: SessionStateFlags::NONE,
             set_kind: SetKind::NotSet,
@@ -239,5 +240,18 @@ impl ServerConnection {
             && !self.has_open_batch
             && !self.is_skipping
             && self.status == TransactionStatus::Idle
+    }
+}
+
+/// A server that moves from one worker to another: its whole state except the socket.
+#[derive(Debug)]
+pub struct Transfer {
+    pub(crate) server: ServerConnection,
+}
+
+impl Transfer {
+    /// Returns the pool that the server belongs to.
+    pub fn pool(&self) -> PoolId {
+        self.server.pool
     }
 }

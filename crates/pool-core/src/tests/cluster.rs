@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{CoreHarness, message};
 use crate::{
     BalancingStrategy, ClientId, ClusterMember, ClusterMembership, ClusterSpec, ClusterState,
-    ConnectionLimit, PeerId, PoolId, PoolSpec, ServerFailure, ServerId, TargetRole,
+    ConnectionLimit, CoreEvent, PeerId, PoolId, PoolSpec, ServerFailure, ServerId, TargetRole,
     cluster::{AssignedRole, ServerStatus},
 };
 
@@ -74,7 +74,7 @@ impl CoreHarness {
     fn fail_login(&mut self, sqlstate: &[u8; 5]) {
         let id = self.io.opened.pop().expect("a server was ordered");
         let failure = ServerFailure { sqlstate: *sqlstate, message: "no".to_owned() };
-        self.core.server_failed(id, failure, self.now, &mut self.io);
+        self.core.handle(CoreEvent::ServerFailed(id, failure), self.now, &mut self.io);
     }
 }
 
@@ -111,6 +111,28 @@ fn client_waiting_for_failed_replica_moves_at_once() {
 }
 
 #[test]
+fn waiting_client_leaves_member_although_another_choice_has_seen_its_change() {
+    let (mut harness, state) = cluster_harness(&[AssignedRole::Auto, AssignedRole::Auto]);
+    state.members[0].set_status(ServerStatus::Primary, false);
+    state.members[1].set_status(ServerStatus::Replica, false);
+    let reader = harness.client_in(OWNER, Vec::new());
+    let (replica, pool) = harness.log_in_last();
+    assert_eq!(pool, PoolId(3));
+    let writer = harness.client_in(OWNER, Vec::new());
+    harness.core.set_role(writer, TargetRole::Primary);
+    harness.send_query(writer);
+    // The primary is replaced while its login is in progress, and the reader's choice of a member
+    // copies the new states.
+    state.members[0].set_status(ServerStatus::Stale, false);
+    harness.send_query(reader);
+    harness.reply(replica);
+    let primary = harness.log_in_server();
+    let sent = harness.sent_to_server(primary);
+    assert!(memchr::memmem::find(&sent, b"select").is_none(), "{}", sent.escape_ascii());
+    assert!(harness.core.is_waiting(writer));
+}
+
+#[test]
 fn writes_wait_for_primary_until_failover_timeout() {
     let (mut harness, state) = cluster_harness(&[AssignedRole::Auto, AssignedRole::Auto]);
     let waits = harness.client_in(OWNER, Vec::new());
@@ -129,7 +151,7 @@ fn writes_wait_for_primary_until_failover_timeout() {
     let error = memchr::memmem::find(&received, b"no healthy server matches role");
     assert!(error.is_some(), "{}", received.escape_ascii());
     state.members[1].set_status(ServerStatus::Primary, false);
-    harness.core.cluster_state_changed(harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClusterStateChanged, harness.now, &mut harness.io);
     let (server, pool) = if harness.io.opened.is_empty() {
         (harness.core.report(true, harness.now).servers[0].id, PoolId(3))
     } else {
@@ -152,7 +174,7 @@ fn client_of_unresponsive_server_gets_error_after_timeout() {
         assert!(harness.io.closed.is_empty());
         harness.advance(millis);
         state.members[0].check_failed(harness.now, "it does not answer in time", after);
-        harness.core.cluster_state_changed(harness.now, &mut harness.io);
+        harness.core.handle(CoreEvent::ClusterStateChanged, harness.now, &mut harness.io);
     }
     assert!(harness.io.closed.contains(&PeerId::Client(client)));
     assert!(harness.io.closed.contains(&PeerId::Server(server)));
@@ -171,7 +193,7 @@ fn clients_of_replaced_primary_are_disconnected() {
     harness.send_from_client(client, &message(b'Q', b"begin\0"));
     harness.send_from_server(server, &[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat());
     state.members[0].set_status(ServerStatus::Stale, false);
-    harness.core.cluster_state_changed(harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClusterStateChanged, harness.now, &mut harness.io);
     assert!(harness.io.closed.contains(&PeerId::Client(client)));
     assert!(harness.io.closed.contains(&PeerId::Server(server)));
     let received = harness.sent_to_client(client);
@@ -181,7 +203,7 @@ fn clients_of_replaced_primary_are_disconnected() {
 /// Makes the second of three members fail a health check; its connections stay open.
 fn make_second_unresponsive(harness: &mut CoreHarness, state: &Arc<ClusterState>) {
     state.members[1].check_failed(harness.now, "it does not answer in time", None);
-    harness.core.cluster_state_changed(harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClusterStateChanged, harness.now, &mut harness.io);
 }
 
 /// Creates a primary and two replicas, and a client whose request runs on the second member.
@@ -190,7 +212,7 @@ fn request_at_second(request: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientI
         cluster_harness(&[AssignedRole::Primary, AssignedRole::Replica, AssignedRole::Replica]);
     let home = {
         let routing = Some(Arc::new(howdah_route::RouteSettings::default()));
-        let clusters = harness.core.pool(OWNER).spec.clusters.clone();
+        let clusters = harness.core.engines().pools.pool(OWNER).spec.clusters.clone();
         PoolSpec { routing, clusters, ..PoolSpec::new(1) }
     };
     harness.core.set_pool(OWNER, Arc::new(home));
@@ -240,7 +262,7 @@ fn unanswered_read_is_rerouted_to_another_member() {
     let late = [message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat();
     harness.sent_to_client(client);
     harness.send_from_server(hung, &late);
-    harness.core.cancel_finished(hung, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::CancelFinished(hung), harness.now, &mut harness.io);
     assert_eq!(harness.sent_to_client(client), b"");
     assert!(harness.io.closed.contains(&PeerId::Server(hung)), "{:?}", harness.io.closed);
     harness.send_from_server(other, &late);

@@ -1,7 +1,7 @@
 //! Tests of LISTEN over shared servers, message by message.
 
 use super::{CoreHarness, message};
-use crate::{Channel, ClientId, PoolSpec, ServerId};
+use crate::{Channel, ClientId, CoreEvent, PoolSpec, ServerId};
 
 fn query(sql: &str) -> Vec<u8> {
     message(b'Q', format!("{sql}\0").as_bytes())
@@ -42,13 +42,17 @@ fn client_and_server() -> (CoreHarness, ClientId, ServerId) {
 
 impl CoreHarness {
     fn finish_listen(&mut self, client: ClientId, result: Result<(), String>) {
-        self.core.listen_finished(client, result, self.now, &mut self.io);
+        self.core.handle(CoreEvent::ListenFinished(client, result), self.now, &mut self.io);
     }
 
     fn notify(&mut self, client: ClientId, channel: &str) {
         let name: Channel = channel.as_bytes().into();
         let bytes = notification(channel);
-        self.core.deliver_notification(&name, &bytes, &[client], self.now, &mut self.io);
+        self.core.handle(
+            CoreEvent::Notification { channel: &name, message: &bytes, clients: &[client] },
+            self.now,
+            &mut self.io,
+        );
     }
 
     /// Makes a client listen to a channel with a query.
@@ -163,11 +167,15 @@ fn slow_client_gets_buffered_notifications_when_it_reads() {
     }
     assert_eq!(harness.sent_to_client(client), notification("a"));
     harness.io.stuck.clear();
-    harness.core.drained(crate::PeerId::Client(client), harness.now, &mut harness.io);
+    harness.core.handle(
+        CoreEvent::Drained(crate::PeerId::Client(client)),
+        harness.now,
+        &mut harness.io,
+    );
     let received = harness.sent_to_client(client);
     assert!(received.starts_with(&[notification("a"), notification("a")].concat()));
     assert!(memchr::memmem::find(&received, b"C01N01\0").is_some());
-    harness.core.notifications_missed(&[client], harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::NotificationsMissed(&[client]), harness.now, &mut harness.io);
     assert!(memchr::memmem::find(&harness.sent_to_client(client), b"C01N02\0").is_some());
     harness.send_from_client(client, &message(b'X', b""));
     assert_eq!(harness.io.unlistens, [(client, None)]);

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{CoreHarness, POOL, message};
 use crate::{
-    ClientId, Mirror, MirrorReport, MirrorTarget, PeerId, PoolId, PoolSpec, PoolTimeouts,
-    ServerFailure, ServerId, mirror::target::DropReason,
+    ClientId, CoreEvent, Mirror, MirrorReport, MirrorTarget, PeerId, PoolId, PoolSpec,
+    PoolTimeouts, ServerFailure, ServerId, mirror::outcome::DropReason,
 };
 
 const MIRROR: PoolId = PoolId(1);
@@ -130,7 +130,7 @@ fn transaction_is_mirrored_after_client_has_its_outcome() {
     assert_eq!((report.transactions, report.clients, report.buffered_bytes), (2, 1, 0));
     assert_eq!((report.dropped_total(), report.failed_mirror_only), (0, 0));
     assert_eq!(it.harness.sent_to_client(it.client), b"", "replies of the mirror are discarded");
-    assert_eq!((it.harness.core.clients(), it.harness.core.mirror_queues.len()), (1, 1));
+    assert_eq!((it.harness.core.clients(), it.harness.core.engines().mirrors.len()), (1, 1));
     assert!(it.harness.io.paused.is_empty());
 }
 
@@ -204,14 +204,14 @@ fn incomplete_transaction_is_never_mirrored() {
     let mut it = MirrorHarness::new(4096);
     it.exchange(&query("begin"), &done("BEGIN", b'T'));
     it.exchange(&query("insert"), &done("INSERT 0 1", b'T'));
-    it.harness.core.client_closed(it.client, it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::ClientClosed(it.client), it.harness.now, &mut it.harness.io);
     assert!(it.harness.io.opened.is_empty());
     let report = it.report();
     assert_eq!(
         (it.dropped(DropReason::ClientGone), report.buffered_bytes, report.clients),
         (1, 0, 0)
     );
-    assert_eq!(it.harness.core.mirror_queues.len(), 0);
+    assert_eq!(it.harness.core.engines().mirrors.len(), 0);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn transactions_of_closed_client_are_mirrored_until_timeout() {
     let report = it.report();
     assert_eq!((report.transactions, report.buffered_bytes), (1, 0));
     assert_eq!((it.dropped(DropReason::Timeout), it.dropped(DropReason::ClientGone)), (1, 1));
-    assert_eq!(it.harness.core.mirror_queues.len(), 0);
+    assert_eq!(it.harness.core.engines().mirrors.len(), 0);
     assert_eq!(it.harness.io.cancels.len(), 1, "the running statement is cancelled");
 }
 
@@ -288,7 +288,7 @@ fn copy_accepted_by_mirror_only_is_ended() {
     assert_eq!(it.harness.sent_to_server(there).first(), Some(&b'f'));
     assert_eq!(it.report().failed_client_only, 1);
     it.harness.send_from_server(there, &failed("57014", b'I'));
-    it.harness.core.cancel_finished(there, it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::CancelFinished(there), it.harness.now, &mut it.harness.io);
     it.exchange(&query("next"), &done("SELECT 1", b'I'));
     assert_eq!(it.harness.sent_to_server(there), query("next"));
 }
@@ -300,7 +300,11 @@ fn cancelled_statement_is_not_mirrored() {
     it.harness.send_from_client(it.client, &query("select slow"));
     it.harness.core.cancel(&key, it.harness.now, &mut it.harness.io);
     it.harness.send_from_server(it.server, &failed("57014", b'I'));
-    it.harness.core.cancel_finished(it.server, it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(
+        CoreEvent::CancelFinished(it.server),
+        it.harness.now,
+        &mut it.harness.io,
+    );
     assert!(it.harness.io.opened.is_empty());
     assert_eq!((it.dropped(DropReason::Cancelled), it.report().buffered_bytes), (1, 0));
 }
@@ -311,7 +315,11 @@ fn unreachable_mirror_drops_transactions_and_is_retried() {
     it.exchange(&query("one"), &done("SELECT 1", b'I'));
     let opened = it.harness.io.opened.pop().unwrap();
     let failure = ServerFailure { sqlstate: *b"28P01", message: "wrong password".to_owned() };
-    it.harness.core.server_failed(opened, failure, it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(
+        CoreEvent::ServerFailed(opened, failure),
+        it.harness.now,
+        &mut it.harness.io,
+    );
     assert_eq!(it.dropped(DropReason::Unreachable), 1);
     assert_eq!(it.report().last_error.as_deref(), Some("28P01: wrong password"));
     it.exchange(&query("two"), &done("SELECT 1", b'I'));
@@ -319,7 +327,7 @@ fn unreachable_mirror_drops_transactions_and_is_retried() {
     it.harness.advance(300);
     let there = it.harness.log_in_server();
     assert_eq!(it.harness.sent_to_server(there), query("two"));
-    it.harness.core.server_closed(there, it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::ServerClosed(there), it.harness.now, &mut it.harness.io);
     assert_eq!(it.dropped(DropReason::ConnectionLost), 1);
     it.exchange(&query("three"), &done("SELECT 1", b'I'));
     let there = it.harness.log_in_server();
@@ -331,15 +339,15 @@ fn changed_settings_add_and_remove_mirrors() {
     let mut it = MirrorHarness::new(4096);
     let none = Arc::new(mirrored_spec(&[]));
     it.harness.core.set_pool(POOL, Arc::clone(&none));
-    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
-    assert_eq!((it.report().clients, it.harness.core.mirror_queues.len()), (0, 0));
+    it.harness.core.handle(CoreEvent::PoolsChanged, it.harness.now, &mut it.harness.io);
+    assert_eq!((it.report().clients, it.harness.core.engines().mirrors.len()), (0, 0));
     it.exchange(&query("one"), &done("SELECT 1", b'I'));
     assert!(it.harness.io.opened.is_empty());
     // A client inside a transaction is mirrored from its next transaction on.
     it.exchange(&query("begin"), &done("BEGIN", b'T'));
     let some = Arc::new(mirrored_spec(&[target(&it.mirror, 1.0, 4096)]));
     it.harness.core.set_pool(POOL, some);
-    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::PoolsChanged, it.harness.now, &mut it.harness.io);
     it.exchange(&query("commit"), &done("COMMIT", b'I'));
     assert!(it.harness.io.opened.is_empty());
     it.exchange(&query("two"), &done("SELECT 1", b'I'));
@@ -347,11 +355,11 @@ fn changed_settings_add_and_remove_mirrors() {
     assert_eq!(it.harness.sent_to_server(there), query("two"));
     // A transaction that is running when its mirror is removed still finishes.
     it.harness.core.set_pool(POOL, none);
-    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::PoolsChanged, it.harness.now, &mut it.harness.io);
     it.harness.send_from_server(there, &done("SELECT 1", b'I'));
-    assert_eq!((it.report().transactions, it.harness.core.mirror_queues.len()), (1, 0));
+    assert_eq!((it.report().transactions, it.harness.core.engines().mirrors.len()), (1, 0));
     let off = Arc::new(mirrored_spec(&[target(&it.mirror, 0.0, 4096)]));
     it.harness.core.set_pool(POOL, off);
-    it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
+    it.harness.core.handle(CoreEvent::PoolsChanged, it.harness.now, &mut it.harness.io);
     assert_eq!(it.report().clients, 0);
 }

@@ -7,7 +7,7 @@ use howdah_route::{RolePreference, RouteSettings};
 use super::{CoreHarness, message};
 use crate::{
     BalancingStrategy, CheckFindings, ClientId, ClusterMember, ClusterMembership, ClusterSpec,
-    ClusterState, ConnectionLimit, PeerId, PoolId, PoolSpec, ServerId, Time,
+    ClusterState, ConnectionLimit, CoreEvent, PeerId, PoolId, PoolSpec, ServerId, Time,
     cluster::{AssignedRole, CheckSeq, ServerStatus},
 };
 
@@ -222,7 +222,11 @@ fn replica_only_client_waits_for_standby() {
     assert!(cluster.harness.core.is_waiting(client));
     assert!(cluster.state.write_tracker.take_replay_request());
     cluster.mark_replayed(1);
-    cluster.harness.core.cluster_state_changed(cluster.harness.now, &mut cluster.harness.io);
+    cluster.harness.core.handle(
+        CoreEvent::ClusterStateChanged,
+        cluster.harness.now,
+        &mut cluster.harness.io,
+    );
     let (server, pool) = cluster.linked_server(client).expect("the client has a server");
     assert_eq!(pool, STANDBYS[0]);
     cluster.reply(server, "SELECT 1");
@@ -272,7 +276,11 @@ fn promoted_standby_serves_all_reads() {
     assert!(cluster.harness.core.is_waiting(client));
     cluster.report_health(1, ServerStatus::Primary, CheckSeq::default());
     cluster.state.members[0].set_status(ServerStatus::Stale, false);
-    cluster.harness.core.cluster_state_changed(cluster.harness.now, &mut cluster.harness.io);
+    cluster.harness.core.handle(
+        CoreEvent::ClusterStateChanged,
+        cluster.harness.now,
+        &mut cluster.harness.io,
+    );
     let (server, pool) = cluster.linked_server(client).expect("the client has a server");
     assert_eq!(pool, STANDBYS[0]);
     cluster.reply(server, "SELECT 1");
@@ -293,10 +301,10 @@ fn handed_over_client_still_reads_own_writes() {
     cluster.query(client, "insert into a values (1)", "INSERT 0 1");
     cluster.mark_replayed(1);
     cluster.mark_replayed(2);
-    let (home, migrant) =
-        cluster.harness.core.hand_over_client(client, cluster.harness.now).unwrap();
+    let CoreHarness { core, io, now, .. } = &mut cluster.harness;
+    let (home, migrant) = core.takeover().hand_over(client, *now, io).unwrap();
     assert_eq!(migrant.written_shards, [0]);
-    let client = cluster.harness.core.adopt_client(home, migrant, cluster.harness.now).unwrap();
+    let client = cluster.harness.core.takeover().adopt(home, migrant, cluster.harness.now).unwrap();
     assert_eq!(
         cluster.read_pools(client),
         [PRIMARY],

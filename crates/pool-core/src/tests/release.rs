@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{CoreHarness, message};
 use crate::{
-    CheckQuery, ClientId, ConnectionLimit, PeerId, PoolSpec, PoolingMode, ResetQuery, ServerId,
+    CheckQuery, ClientId, ConnectionLimit, CoreEvent, PeerId, PoolSpec, PoolingMode, ResetQuery,
+    ServerId,
 };
 
 fn query(sql: &str) -> Vec<u8> {
@@ -170,7 +171,7 @@ fn client_lost_in_copy_data_after_failed_copy_pads_nothing() {
     let data = message(b'd', &[b'x'; 10_000]);
     harness.send_from_client(client, &data[..6_000]);
     let before = harness.sent_to_server(server);
-    harness.core.client_closed(client, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClientClosed(client), harness.now, &mut harness.io);
     let sent = [before, harness.sent_to_server(server)].concat();
     assert!(sent.starts_with(b"Q"), "{sent:?}");
     assert!(!sent.contains(&1), "{sent:?}");
@@ -189,13 +190,13 @@ fn copy_that_starts_after_disconnect_is_ended_before_rollback() {
     harness.send_from_server(server, &[message(b'1', b""), message(b'2', b"")].concat());
     harness.sent_to_server(server);
     // The server has already entered COPY mode, but its CopyInResponse has not arrived.
-    harness.core.client_closed(client, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClientClosed(client), harness.now, &mut harness.io);
     let sent = harness.sent_to_server(server);
     let copy_fail = message(b'f', b"client disconnected\0");
     assert!(sent.starts_with(&copy_fail), "{}", sent.escape_ascii());
     let replies = [message(b'G', b"\0\0\0"), message(b'E', b"C57014\0\0"), ready(b'I')];
     harness.send_from_server(server, &replies.concat());
-    harness.core.cancel_finished(server, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::CancelFinished(server), harness.now, &mut harness.io);
     assert_eq!(harness.io.closed, [], "the server can be used again");
     let next = harness.client();
     harness.send_from_client(next, &query("select 1"));

@@ -9,8 +9,8 @@ use howdah_route::{DefaultShard, RolePreference, RouteSettings, RoutedTable};
 use super::{CoreHarness, message};
 use crate::{
     BalancingStrategy, ClientId, ClientRefusal, ClusterMember, ClusterMembership, ClusterSpec,
-    ClusterState, ConnectionLimit, Mirror, MirrorTarget, PoolId, PoolSpec, ServerFailure, ServerId,
-    cluster::AssignedRole,
+    ClusterState, ConnectionLimit, CoreEvent, Mirror, MirrorTarget, PoolId, PoolSpec,
+    ServerFailure, ServerId, cluster::AssignedRole,
 };
 
 const OWNER: PoolId = PoolId(1);
@@ -264,7 +264,9 @@ fn portals_of_pooler_commands_are_limited() {
 #[test]
 fn deferred_begin_counts_as_idle_transaction() {
     let mut harness = routing_harness(sharded(RolePreference::Primary));
-    for pool in harness.core.pools.iter_mut().flatten() {
+    let pools = &mut harness.core.engines().pools;
+    for id in pools.ids() {
+        let pool = pools.pool(id);
         let timeouts = &mut Arc::make_mut(&mut pool.spec).timeouts;
         timeouts.idle_transaction = Some(Duration::from_secs(1));
         timeouts.client_idle = Some(Duration::from_secs(60));
@@ -274,7 +276,7 @@ fn deferred_begin_counts_as_idle_transaction() {
     harness.send_from_client(client, &query("begin"));
     harness.sent_to_client(client);
     // A shutdown waits for a deferred BEGIN, as for any transaction.
-    harness.core.drain(harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::Drain, harness.now, &mut harness.io);
     harness.advance(900);
     assert_eq!(harness.sent_to_client(client), b"");
     harness.advance(200);
@@ -294,10 +296,12 @@ fn fan_outs_under_shared_limit_run_in_order() {
     let clients = [(); 3].map(|()| harness.client_in(OWNER, Vec::new()));
     while !harness.io.opened.is_empty() {
         let server = harness.log_in_server();
-        harness.core.server_closed(server, harness.now, &mut harness.io);
+        harness.core.handle(CoreEvent::ServerClosed(server), harness.now, &mut harness.io);
     }
     let shared = ConnectionLimit::new(2);
-    for pool in harness.core.pools.iter_mut().flatten() {
+    let pools = &mut harness.core.engines().pools;
+    for id in pools.ids() {
+        let pool = pools.pool(id);
         let spec = Arc::make_mut(&mut pool.spec);
         spec.server_limits = spec.server_limits.iter().chain([&shared]).cloned().collect();
     }
@@ -338,7 +342,7 @@ fn shard_failure_is_logged_once() {
     let mut harness = routing_harness(sharded(RolePreference::Primary));
     let client = harness.client_in(OWNER, Vec::new());
     let greeting = harness.log_in_server();
-    harness.core.server_closed(greeting, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(greeting), harness.now, &mut harness.io);
     harness.io.opened.clear();
     harness.sent_to_client(client);
     // The second shard refuses the login.
@@ -347,12 +351,12 @@ fn shard_failure_is_logged_once() {
     let second = harness.io.opened.pop().unwrap();
     let message = "no pg_hba.conf entry".to_owned();
     let failure = ServerFailure { sqlstate: *b"28000", message: message.clone() };
-    harness.core.server_failed(second, failure, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerFailed(second, failure), harness.now, &mut harness.io);
     let received = harness.sent_to_client(client);
     assert!(received.windows(7).any(|it| it == b"C28000\0"), "{}", received.escape_ascii());
     assert_eq!(harness.io.errors_sent, [(client, message, true)]);
     // The loss of the first shard's connection is not reported again.
-    harness.core.server_closed(first, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(first), harness.now, &mut harness.io);
     assert!(harness.sent_to_client(client).ends_with(b"Z\0\0\0\x05I"));
     assert_eq!(harness.io.errors_sent.len(), 1);
     // The client survives the loss of a server during its request.
@@ -360,7 +364,7 @@ fn shard_failure_is_logged_once() {
     harness.io.opened.clear();
     harness.send_from_client(client, &query(ALL));
     let first = harness.log_in_server();
-    harness.core.server_closed(first, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(first), harness.now, &mut harness.io);
     let lost = ClientRefusal::ServerLost.to_string();
     assert_eq!(harness.io.errors_sent, [(client, lost, true)]);
     assert!(!harness.io.closed.contains(&crate::PeerId::Client(client)));
@@ -372,7 +376,7 @@ fn copy_that_fails_on_one_shard_ends_on_shard_that_starts_it_late() {
     let mut harness = routing_harness(sharded(RolePreference::Primary));
     let client = harness.client_in(OWNER, Vec::new());
     let greeting = harness.log_in_server();
-    harness.core.server_closed(greeting, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(greeting), harness.now, &mut harness.io);
     harness.io.opened.clear();
     harness.sent_to_client(client);
     harness.send_from_client(client, &query(COPY));
@@ -407,11 +411,11 @@ fn error_of_request_on_several_shards_is_compared_with_mirror() {
         buffer_bytes: 1 << 20,
         timeout: Duration::from_secs(5),
     };
-    let spec = Arc::make_mut(&mut harness.core.pools[OWNER.0 as usize].as_mut().unwrap().spec);
+    let spec = Arc::make_mut(&mut harness.core.engines().pools.pool(OWNER).spec);
     spec.mirrors = [target].into();
     let client = harness.client_in(OWNER, Vec::new());
     let greeting = harness.log_in_server();
-    harness.core.server_closed(greeting, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(greeting), harness.now, &mut harness.io);
     harness.io.opened.clear();
     harness.send_from_client(client, &query(ALL));
     let shards = [(); 2].map(|()| harness.log_in_server());
@@ -432,7 +436,7 @@ fn change_of_other_shard_does_not_move_waiting_client_back_and_forth() {
     let mut harness = routing_harness(settings);
     let [(busy, one), (waiting, other)] = [(); 2].map(|()| harness.connected_client());
     for server in [one, other] {
-        harness.core.server_closed(server, harness.now, &mut harness.io);
+        harness.core.handle(CoreEvent::ServerClosed(server), harness.now, &mut harness.io);
     }
     harness.io.opened.clear();
     let sql = query(&format!("select * from orders where id = {}", keys()[0]));
@@ -442,7 +446,7 @@ fn change_of_other_shard_does_not_move_waiting_client_back_and_forth() {
     assert_eq!(harness.io.opened.len(), 1, "the client waits for the other member of the shard");
     harness.advance(150);
     // The other shard changes, and both members of the first one have an idle server.
-    let owner = harness.core.pools[OWNER.0 as usize].as_ref().unwrap();
+    let owner = harness.core.engines().pools.get(OWNER).unwrap();
     owner.spec.clusters[1].state.members[1].connect_failed(harness.now, "refused");
     harness.complete(first, b'I');
     harness.sent_to_server(first);

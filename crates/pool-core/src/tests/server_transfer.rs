@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use super::{POOL, message};
 use crate::{
-    Backlog, CancelSecret, ClientLogin, ConnectionLimit, Core, CoreIo, PeerId, PoolId, PoolSpec,
-    ServerId, ServerLogin, StatementRegistry, Time, Transfer, WorkerId,
+    Backlog, CancelSecret, ClientLogin, ConnectionLimit, Core, CoreEvent, CoreIo, PeerId, PoolId,
+    PoolSpec, ServerId, ServerLogin, StatementRegistry, Time, Transfer, WorkerId,
 };
 
 const WORKERS: u8 = 4;
@@ -121,6 +121,8 @@ fn server_belongs_to_one_worker_at_a_time() {
         for (id, messages) in (0..WORKERS).zip(receivers) {
             let mut spec = PoolSpec::new(0);
             spec.server_limits = [Arc::clone(&limit)].into();
+            // Threads count time on their own: a busy machine may stop the one with the server.
+            spec.timeouts.query_wait = None;
             let mut core = Core::with_statements(WorkerId(id), Arc::clone(&statements));
             core.set_pool(POOL, Arc::new(spec));
             let worker = ThreadedWorker {
@@ -168,7 +170,7 @@ fn run_worker(
             worker
                 .insert_socket(id, TestSocket::open(numbers.fetch_add(1, Ordering::Relaxed), held));
             let login = ServerLogin { parameters: Vec::new(), cancel_key: None };
-            core.server_ready(id, login, now, &mut worker);
+            core.handle(CoreEvent::ServerReady(id, login), now, &mut worker);
         }
         for id in std::mem::take(&mut worker.asked) {
             core.server_bytes(id, &message(b'Z', b"I"), now, &mut worker);
@@ -183,11 +185,13 @@ fn run_worker(
         }
         while let Ok(message_from_worker) = messages.try_recv() {
             match message_from_worker {
-                ThreadMessage::Wanted(by) => core.server_requested(POOL, by, now, &mut worker),
+                ThreadMessage::Wanted(by) => {
+                    core.handle(CoreEvent::ServerRequested(POOL, by), now, &mut worker);
+                }
                 ThreadMessage::HandOver(transfer, socket) => {
                     let id = core.adopt_server(transfer, now).unwrap();
                     worker.insert_socket(id, socket);
-                    core.serve_waiting(POOL, now, &mut worker);
+                    core.handle(CoreEvent::ServersAvailable(POOL), now, &mut worker);
                 }
             }
         }

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{CoreHarness, POOL, message};
 use crate::{
-    ClientId, ConnectionLimit, PeerId, PoolId, PoolSpec, ReservePool, ServerFailure, ServerId,
-    WorkerId,
+    ClientId, ConnectionLimit, CoreEvent, PeerId, PoolId, PoolSpec, ReservePool, ServerFailure,
+    ServerId, WorkerId,
 };
 
 const OTHER: PoolId = PoolId(1);
@@ -147,7 +147,7 @@ fn full_pool_does_not_evict_servers_of_others() {
 fn login_fails(harness: &mut CoreHarness, sqlstate: [u8; 5], message: &str) {
     let id = harness.io.opened.pop().expect("a server was ordered");
     let failure = ServerFailure { sqlstate, message: message.to_owned() };
-    harness.core.server_failed(id, failure, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerFailed(id, failure), harness.now, &mut harness.io);
 }
 
 /// Creates a pool whose only server has disconnected, with a client that had logged in before.
@@ -155,7 +155,7 @@ fn without_server(spec: PoolSpec) -> (CoreHarness, ClientId) {
     let mut harness = CoreHarness::new(spec);
     let client = harness.client();
     let server = harness.log_in_server();
-    harness.core.server_closed(server, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerClosed(server), harness.now, &mut harness.io);
     harness.sent_to_client(client);
     (harness, client)
 }
@@ -274,7 +274,7 @@ fn min_pool_size_is_split_among_workers_without_clients() {
         harness.core.set_worker_count(3);
         harness.core.set_pool(POOL, Arc::clone(&spec));
         assert!(harness.core.deadline() < crate::Time::NEVER || worker > 4);
-        harness.core.fill_min_pool(POOL, harness.now, &mut harness.io);
+        harness.core.handle(CoreEvent::FillMinPool(POOL), harness.now, &mut harness.io);
         opened.push(harness.io.opened.len());
         // A login to an unreachable server is retried although no client waits.
         login_fails(&mut harness, *b"08006", "Connection refused");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{CoreHarness, message};
-use crate::{CheckQuery, PoolSpec, Time};
+use crate::{CheckQuery, CoreEvent, PoolSpec, Time};
 
 fn query(sql: &str) -> Vec<u8> {
     message(b'Q', format!("{sql}\0").as_bytes())
@@ -19,7 +19,7 @@ fn suspended_core_assigns_no_servers() {
     let first = harness.client();
     let server = harness.log_in_server();
     harness.sent_to_client(first);
-    harness.core.suspend(true, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::Suspend(true), harness.now, &mut harness.io);
     assert_eq!(harness.core.deadline(), Time::NEVER);
 
     // A new client can log in, and waits like the other one. No server is used or opened.
@@ -32,7 +32,7 @@ fn suspended_core_assigns_no_servers() {
     assert_eq!(harness.sent_to_server(server), b"");
     assert_eq!((harness.io.opened.len(), harness.sent_to_client(first).len()), (0, 0));
 
-    harness.core.suspend(false, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::Suspend(false), harness.now, &mut harness.io);
     assert_eq!(harness.sent_to_server(server), query("select 1"), "the first is served first");
     let other = harness.log_in_server();
     assert_eq!(harness.sent_to_server(other), query("select 2"));

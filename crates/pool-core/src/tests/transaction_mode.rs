@@ -1,7 +1,7 @@
 //! Tests of linking and releasing servers, message by message.
 
 use super::{CoreHarness, message};
-use crate::{PeerId, PoolSpec};
+use crate::{CoreEvent, PeerId, PoolSpec};
 
 fn query(sql: &str) -> Vec<u8> {
     message(b'Q', format!("{sql}\0").as_bytes())
@@ -93,7 +93,7 @@ fn dialogue_is_independent_of_piece_size() {
             assert_eq!(harness.sent_to_server(server), batch, "in pieces of {step}");
             reply.chunks(step).for_each(|piece| harness.send_from_server(server, piece));
             assert_eq!(harness.sent_to_client(client), reply, "in pieces of {step}");
-            assert!(harness.core.servers.get(server).unwrap().is_quiescent());
+            assert!(harness.core.engines().peers.servers.get(server).unwrap().is_quiescent());
         }
     }
 }
@@ -108,7 +108,7 @@ fn slow_client_pauses_its_server() {
     harness.send_from_server(server, &message(b'D', b"row"));
     assert_eq!(harness.io.paused, [PeerId::Client(client), PeerId::Server(server)]);
     harness.io.stuck.clear();
-    harness.core.drained(PeerId::Client(client), harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::Drained(PeerId::Client(client)), harness.now, &mut harness.io);
     assert!(harness.io.paused.is_empty());
 }
 
@@ -122,7 +122,7 @@ fn transaction_of_lost_client_is_rolled_back() {
     harness.send_from_client(client, &query("select slow"));
     harness.send_from_client(next, &query("select 2"));
     harness.sent_to_server(server);
-    harness.core.client_closed(client, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ClientClosed(client), harness.now, &mut harness.io);
     assert_eq!(harness.io.cancels.len(), 1, "the running statement is cancelled");
     harness.send_from_server(server, &answer("slow", b'T'));
     assert_eq!(harness.sent_to_server(server), query("ROLLBACK"));
@@ -132,7 +132,7 @@ fn transaction_of_lost_client_is_rolled_back() {
         b"",
         "the cancel in flight could hit the next client"
     );
-    harness.core.cancel_finished(server, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::CancelFinished(server), harness.now, &mut harness.io);
     assert_eq!(harness.sent_to_server(server), query("select 2"));
     harness.sent_to_client(next);
     harness.send_from_server(server, &answer("2", b'I'));

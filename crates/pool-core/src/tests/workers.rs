@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{CoreHarness, POOL, message};
-use crate::{ClientId, PoolSpec, ServerFailure, ServerId, WorkerId};
+use crate::{ClientId, CoreEvent, PoolSpec, ServerFailure, ServerId, WorkerId};
 
 fn two_workers(servers_max: u32) -> (CoreHarness, CoreHarness) {
     let spec = Arc::new(PoolSpec::new(servers_max));
@@ -22,9 +22,9 @@ fn reply(harness: &mut CoreHarness, server: ServerId) {
 /// Delivers a server that one worker has handed over to the other.
 fn deliver(from: &mut CoreHarness, to: &mut CoreHarness) -> ServerId {
     let (worker, transfer) = from.io.handed_over.pop().expect("a server was handed over");
-    assert_eq!(worker, to.core.worker);
+    assert_eq!(worker, to.core.engines().pools.worker);
     let id = to.core.adopt_server(transfer, to.now).unwrap();
-    to.core.serve_waiting(POOL, to.now, &mut to.io);
+    to.core.handle(CoreEvent::ServersAvailable(POOL), to.now, &mut to.io);
     id
 }
 
@@ -49,7 +49,7 @@ fn worker_without_server_gets_next_free_one() {
     advance_all(&mut [&mut here, &mut there]);
     send_query(&mut there, remote_client);
     assert_eq!((there.io.server_requests, there.io.opened.len()), (1, 0));
-    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
+    here.core.handle(CoreEvent::ServerRequested(POOL, WorkerId(1)), here.now, &mut here.io);
     assert_eq!(here.io.handed_over.len(), 0, "the server is in use");
     advance_all(&mut [&mut here, &mut there]);
     send_query(&mut here, second);
@@ -59,7 +59,7 @@ fn worker_without_server_gets_next_free_one() {
     let moved = deliver(&mut here, &mut there);
     assert!(there.sent_to_server(moved).ends_with(b"select 1\0"));
     assert_eq!(here.io.server_requests, 1, "this worker must request a server now");
-    there.core.server_requested(POOL, WorkerId(0), there.now, &mut there.io);
+    there.core.handle(CoreEvent::ServerRequested(POOL, WorkerId(0)), there.now, &mut there.io);
     reply(&mut there, moved);
     let back = deliver(&mut there, &mut here);
     assert!(here.sent_to_server(back).ends_with(b"select 1\0"));
@@ -75,7 +75,7 @@ fn local_client_that_waited_longer_is_served_first() {
     advance_all(&mut [&mut here, &mut there]);
     let remote_client = there.client();
     send_query(&mut there, remote_client);
-    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
+    here.core.handle(CoreEvent::ServerRequested(POOL, WorkerId(1)), here.now, &mut here.io);
     reply(&mut here, server);
     assert!(here.sent_to_server(server).ends_with(b"select 1\0"));
     assert!(here.io.handed_over.is_empty());
@@ -104,7 +104,7 @@ fn request_for_server_expires_unless_repeated() {
     let client = here.client();
     let server = here.log_in_server();
     send_query(&mut here, client);
-    here.core.server_requested(POOL, WorkerId(1), here.now, &mut here.io);
+    here.core.handle(CoreEvent::ServerRequested(POOL, WorkerId(1)), here.now, &mut here.io);
     here.now = here.now + Duration::from_secs(1);
     reply(&mut here, server);
     assert!(here.io.handed_over.is_empty());
@@ -113,7 +113,7 @@ fn request_for_server_expires_unless_repeated() {
 fn fail_login(harness: &mut CoreHarness, sqlstate: &[u8; 5]) {
     let id = harness.io.opened.pop().expect("a server was ordered");
     let failure = ServerFailure { sqlstate: *sqlstate, message: "not now".to_owned() };
-    harness.core.server_failed(id, failure, harness.now, &mut harness.io);
+    harness.core.handle(CoreEvent::ServerFailed(id, failure), harness.now, &mut harness.io);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use std::{
 
 use howdah_net::{Listener, Poller, Received, SocketReadiness, Timers, Token};
 use howdah_pool_core::{
-    Backlog, Channel, ClientId, Core, PeerId, PoolId, ServerId, Time, WorkerId, worker_of_key,
+    Backlog, Channel, ClientId, Core, CoreEvent, PeerId, PoolId, ServerId, Time, WorkerId,
+    worker_of_key,
 };
 use howdah_wire::startup::CancelKey;
 
@@ -178,7 +179,7 @@ impl PoolWorker {
             self.hand_over_clients();
             self.flush_suspended();
             if self.phase == WorkerPhase::Draining {
-                self.core.drain(self.now, &mut self.sockets);
+                self.core.handle(CoreEvent::Drain, self.now, &mut self.sockets);
             }
             if matches!(self.phase, WorkerPhase::Draining | WorkerPhase::WaitingForClients)
                 && self.core.clients() == 0
@@ -190,7 +191,7 @@ impl PoolWorker {
                 self.phase = WorkerPhase::Stopped;
             }
         }
-        self.core.stop_capture();
+        self.core.capture().stop();
         Ok(())
     }
 
@@ -199,7 +200,7 @@ impl PoolWorker {
         if !self.sockets.deferred.is_empty() {
             return Some(self.started_at);
         }
-        let core = match self.core.deadline().min(self.core.capture_deadline()) {
+        let core = match self.core.deadline() {
             Time::NEVER => None,
             Time(nanos) => Some(self.started_at + Duration::from_nanos(nanos)),
         };
@@ -299,7 +300,9 @@ impl PoolWorker {
                 let peer = connection.peer;
                 self.sockets.unwatch_writable(slot);
                 match peer {
-                    Some(peer) => self.core.drained(peer, self.now, &mut self.sockets),
+                    Some(peer) => {
+                        self.core.handle(CoreEvent::Drained(peer), self.now, &mut self.sockets);
+                    }
                     None => self.close(slot),
                 }
             }
@@ -314,8 +317,12 @@ impl PoolWorker {
         let Some(peer) = peer else { return };
         self.sockets.unregister(peer);
         match peer {
-            PeerId::Client(id) => self.core.client_closed(id, self.now, &mut self.sockets),
-            PeerId::Server(id) => self.core.server_closed(id, self.now, &mut self.sockets),
+            PeerId::Client(id) => {
+                self.core.handle(CoreEvent::ClientClosed(id), self.now, &mut self.sockets);
+            }
+            PeerId::Server(id) => {
+                self.core.handle(CoreEvent::ServerClosed(id), self.now, &mut self.sockets);
+            }
         }
     }
 
@@ -375,7 +382,7 @@ impl PoolWorker {
                         mailbox.send(WorkerMessage::OpenMinimum(pool));
                     }
                 }
-                self.core.fill_min_pool(pool, self.now, &mut self.sockets);
+                self.core.handle(CoreEvent::FillMinPool(pool), self.now, &mut self.sockets);
             }
         }
     }
@@ -508,7 +515,7 @@ impl PoolWorker {
     fn open_cancel(&mut self, id: ServerId, pool: PoolId, key: CancelKey) {
         let route = self.sockets.route(id);
         let (Some(entry), Some(route)) = (self.shared.directory.by_id(pool), route) else {
-            return self.core.cancel_finished(id, self.now, &mut self.sockets);
+            return self.core.handle(CoreEvent::CancelFinished(id), self.now, &mut self.sockets);
         };
         let limit = entry.settings.timeouts.cancel_wait;
         let pending = PendingLogin::cancel(PendingCancel::new(id, entry, route, key));
@@ -518,7 +525,6 @@ impl PoolWorker {
     }
 
     fn handle_timeouts(&mut self) {
-        self.core.flush_capture(self.now);
         if self.core.deadline() <= self.now {
             self.core.tick(self.now, &mut self.sockets);
         }

@@ -6,7 +6,7 @@
 
 use std::{sync::mpsc::Sender, time::Instant};
 
-use howdah_pool_core::Backlog;
+use howdah_pool_core::{Backlog, CoreEvent};
 
 use super::{
     run::{PoolWorker, WorkerPhase},
@@ -37,7 +37,7 @@ impl PoolWorker {
             self.shared.set_suspended(false);
         } else if self.suspended.is_none() {
             self.suspended = Some(Suspended { since: Instant::now(), flush: Some((done, until)) });
-            self.core.suspend(true, self.now, &mut self.sockets);
+            self.core.handle(CoreEvent::Suspend(true), self.now, &mut self.sockets);
         }
     }
 
@@ -51,7 +51,7 @@ impl PoolWorker {
         let Some(Suspended { since, .. }) = self.suspended.take() else { return };
         // The core's clock continues from the time at which it was stopped.
         self.started_at += since.elapsed();
-        self.core.suspend(false, self.now, &mut self.sockets);
+        self.core.handle(CoreEvent::Suspend(false), self.now, &mut self.sockets);
         for slot in self.sockets.table.slots() {
             let token = self.sockets.table.token(slot);
             if self

@@ -5,7 +5,7 @@
 //! string and encoding rules the server applies. Beyond that point, later statements see the
 //! server's values, and only later requests see the client's.
 
-use crate::session::{parameters::SessionParameter, restore::parameters_reset_by_statement};
+use crate::session::{parameter::SessionParameter, restore::parameters_reset_by_statement};
 
 /// A query string with inserted statements, and the progress of its execution.
 #[derive(Debug, PartialEq, Eq)]

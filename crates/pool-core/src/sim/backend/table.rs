@@ -8,7 +8,7 @@ use howdah_wire::{
 
 use super::{SimBackend, SimCopy, token::StatementToken};
 use crate::{
-    route::write_refusal,
+    routing::context::write_refusal,
     sim::{
         coverage::Situation,
         sharded_table::{HeldRows, TableRead},

@@ -4,7 +4,8 @@ use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::{AT_LOGIN, MS, SimEvent, SimPeer, Simulation};
 use crate::{
-    CancelSecret, ClientLogin, PeerId, ServerFailure, ServerLogin, SessionParameter, sim::faults,
+    CancelSecret, ClientLogin, CoreEvent, PeerId, ServerFailure, ServerLogin, SessionParameter,
+    sim::faults,
 };
 
 impl Simulation {
@@ -84,7 +85,9 @@ impl Simulation {
                 AT_LOGIN.map(|(name, value)| SessionParameter::new(name, value)).into();
             let cancel_key = CancelKey::new(i32::try_from(backend).unwrap(), b"four");
             let login = ServerLogin { parameters, cancel_key };
-            self.call(worker, |core, now, io| core.server_ready(id, login, now, io));
+            self.call(worker, |core, now, io| {
+                core.handle(CoreEvent::ServerReady(id, login), now, io);
+            });
         } else {
             self.backends[backend].1.is_closed = true;
             self.backends[backend].1.worker = None;
@@ -95,7 +98,7 @@ impl Simulation {
             let failure = ServerFailure { sqlstate, message: "starting up".to_owned() };
             let (fault, pool) = (self.fault, self.backends[backend].1.pool);
             self.call(worker, |core, now, io| {
-                core.server_failed(id, failure, now, io);
+                core.handle(CoreEvent::ServerFailed(id, failure), now, io);
                 faults::after_failed_login(fault, core, pool, io);
             });
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{MS, SimEvent, SimPeer, SimWorker, Simulation};
-use crate::{PeerId, PoolId, sim::faults};
+use crate::{CoreEvent, PeerId, PoolId, sim::faults};
 
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
@@ -113,7 +113,7 @@ impl Simulation {
             return is_moving.then_some(bytes);
         };
         if let PeerId::Client(id) = peer
-            && faults::blocks_client(self.fault, &self.workers[worker].core, id)
+            && faults::blocks_client(self.fault, &mut self.workers[worker].core, id)
         {
             self.schedule(self.now + MS, SimEvent::ReadInbox(end));
             return Some(bytes);
@@ -139,7 +139,7 @@ impl Simulation {
         let SimWorker { core, peers: ends, .. } = &self.workers[worker];
         let client = match peer {
             PeerId::Client(id) => id,
-            PeerId::Server(id) => core.external_client(core.linked_client(id)?),
+            PeerId::Server(id) => core.engines.peers.clients.external(core.linked_client(id)?),
         };
         match ends.get(&PeerId::Client(client))? {
             SimPeer::Client(client) => Some(self.clients[*client].0.number),
@@ -157,8 +157,8 @@ impl Simulation {
         // The ID remains in `peers` until the call has returned, so that commands for it are still
         // applied.
         self.call(worker, |core, now, io| match peer {
-            PeerId::Client(id) => core.client_closed(id, now, io),
-            PeerId::Server(id) => core.server_closed(id, now, io),
+            PeerId::Client(id) => core.handle(CoreEvent::ClientClosed(id), now, io),
+            PeerId::Server(id) => core.handle(CoreEvent::ServerClosed(id), now, io),
         });
         self.current_client = None;
         self.workers[worker].peers.remove(&peer);

@@ -6,7 +6,7 @@
 //! compared with what the client knows.
 
 use super::{MS, SimEvent, SimPeer, Simulation, Situation, faults};
-use crate::{ClientHandover, PeerId, PoolId, Time, worker_of_key};
+use crate::{ClientHandover, CoreEvent, PeerId, PoolId, Time, worker_of_key};
 
 impl Simulation {
     /// Starts a new process, to which the clients of the newest one move.
@@ -16,7 +16,9 @@ impl Simulation {
         let workers = self.workers_of(old);
         self.start_process(process, u8::try_from(workers.len()).unwrap());
         for worker in workers {
-            self.call(worker, |core, now, io| core.close_idle_servers(true, now, io));
+            self.call(worker, |core, now, io| {
+                core.handle(CoreEvent::CloseIdleServers(true), now, io);
+            });
         }
         self.schedule_soon(SimEvent::HandOverClients(old));
     }
@@ -25,7 +27,7 @@ impl Simulation {
     /// attempt.
     pub(super) fn hand_over_clients(&mut self, process: usize) {
         for worker in self.workers_of(process) {
-            for id in self.workers[worker].core.handover_candidates() {
+            for id in self.workers[worker].core.takeover().candidates() {
                 let peer = PeerId::Client(id);
                 let Some(&SimPeer::Client(client)) = self.workers[worker].peers.get(&peer) else {
                     continue;
@@ -34,8 +36,8 @@ impl Simulation {
                     continue;
                 }
                 let fault = self.fault;
-                let handover = self.call(worker, |core, now, _| {
-                    let (pool, mut handover) = core.hand_over_client(id, now)?;
+                let handover = self.call(worker, |core, now, io| {
+                    let (pool, mut handover) = core.takeover().hand_over(id, now, io)?;
                     faults::alter_handover(fault, &mut handover);
                     Some((pool, handover))
                 });
@@ -69,10 +71,10 @@ impl Simulation {
         let has_statements = !handover.statements.is_empty();
         let now = Time(self.now);
         let core = &mut self.workers[worker].core;
-        let id = core.adopt_client(pool, handover, now).expect("the pool exists");
+        let id = core.takeover().adopt(pool, handover, now).expect("the pool exists");
         self.clients[client].1.is_in_transit = false;
         self.attach(SimPeer::Client(client), worker, PeerId::Client(id));
-        self.call(worker, |core, _, io| core.resume_listening(id, io));
+        self.call(worker, |core, _, io| core.handle(CoreEvent::Relisten(id), now, io));
         if self.clients[client].1.is_closed {
             // The client has disconnected during the handover.
             self.schedule_soon(SimEvent::Closed(SimPeer::Client(client)));
@@ -113,7 +115,7 @@ impl Simulation {
             for worker in self.workers_of(process) {
                 let is_owner = self.workers[worker].id == owner;
                 self.call(worker, |core, now, io| {
-                    core.cancel_by_takeover_key(&key, now, io);
+                    core.handle(CoreEvent::TakeoverCancel(&key), now, io);
                     if is_owner {
                         core.cancel(&key, now, io);
                     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
-use howdah_pool_core::PeerId;
+use howdah_pool_core::{CoreEvent, PeerId};
 
 use super::{PoolWorker, WorkerPhase};
 use crate::{
@@ -180,7 +180,11 @@ impl PoolWorker {
                 let peer = PeerId::Server(id);
                 self.sockets.set_socket_ref(peer, slot, Some(route), None);
                 self.sockets.register(slot, stream, peer, before);
-                self.core.server_ready(id, ready.login, self.now, &mut self.sockets);
+                self.core.handle(
+                    CoreEvent::ServerReady(id, ready.login),
+                    self.now,
+                    &mut self.sockets,
+                );
                 if !ready.received.is_empty() {
                     self.core.server_bytes(id, &ready.received, self.now, &mut self.sockets);
                 }
@@ -197,11 +201,11 @@ impl PoolWorker {
                 } else {
                     tracing::warn!(error, "cannot log in to a server");
                 }
-                self.core.server_failed(id, failure, self.now, &mut self.sockets);
+                self.core.handle(CoreEvent::ServerFailed(id, failure), self.now, &mut self.sockets);
             }
             LoginProgress::Cancelled(server) => {
                 self.sockets.table.remove(slot);
-                self.core.cancel_finished(server, self.now, &mut self.sockets);
+                self.core.handle(CoreEvent::CancelFinished(server), self.now, &mut self.sockets);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Instant};
 
-use howdah_pool_core::{Channel, ClientId, CoreIo as _, PeerId};
+use howdah_pool_core::{Channel, ClientId, CoreEvent, CoreIo as _, PeerId};
 
 use super::{HandoverState, LISTEN_HANDOVER_TIMEOUT, PoolWorker, WorkerPhase};
 use crate::worker::{
@@ -28,7 +28,11 @@ impl PoolWorker {
                     // be closed to make room.
                     self.ensure_pool(pool);
                     if self.core.has_pool(pool) {
-                        self.core.server_requested(pool, by, self.now, &mut self.sockets);
+                        self.core.handle(
+                            CoreEvent::ServerRequested(pool, by),
+                            self.now,
+                            &mut self.sockets,
+                        );
                     }
                 }
                 WorkerMessage::OpenMinimum(pool) => self.ensure_pool(pool),
@@ -44,7 +48,11 @@ impl PoolWorker {
                         .insert(SocketEntry::AtHelper { ready: false, hung_up: false });
                     self.sockets.set_socket_ref(peer, slot, Some(route), None);
                     self.sockets.register(slot, stream, peer, LoginSocket::default());
-                    self.core.serve_waiting(pool, self.now, &mut self.sockets);
+                    self.core.handle(
+                        CoreEvent::ServersAvailable(pool),
+                        self.now,
+                        &mut self.sockets,
+                    );
                 }
                 WorkerMessage::LocalClient(logged_in, stream) => {
                     let away = SocketEntry::AtHelper { ready: false, hung_up: false };
@@ -57,23 +65,31 @@ impl PoolWorker {
                     let _ = to.send(self.report(with_peers));
                 }
                 WorkerMessage::StartRecording { buffer, done } => {
-                    self.core.start_capture(*buffer);
+                    self.core.capture().start(*buffer);
                     let _ = done.send(());
                 }
-                WorkerMessage::StopRecording => self.core.stop_capture(),
+                WorkerMessage::StopRecording => self.core.capture().stop(),
                 WorkerMessage::Suspend { until, done } => self.suspend(until, done),
                 WorkerMessage::Resume => self.resume(),
                 WorkerMessage::RemovePools { pools, to } => {
                     let _ = to.send(self.core.remove_unused_pools(&pools));
                 }
                 WorkerMessage::ListenResult { client, result } => {
-                    self.core.listen_finished(client, result, self.now, &mut self.sockets);
+                    self.core.handle(
+                        CoreEvent::ListenFinished(client, result),
+                        self.now,
+                        &mut self.sockets,
+                    );
                 }
                 WorkerMessage::Notifications(batch) => {
                     for (notification, clients) in &batch.notifications {
                         let (channel, message) = (&notification.channel, &notification.message);
                         let io = &mut self.sockets;
-                        self.core.deliver_notification(channel, message, clients, self.now, io);
+                        self.core.handle(
+                            CoreEvent::Notification { channel, message, clients },
+                            self.now,
+                            io,
+                        );
                         if notification.position > 0 {
                             self.record_position(&batch.database, channel, notification.position);
                         }
@@ -94,10 +110,14 @@ impl PoolWorker {
                     self.resuming.remove(&client);
                 }
                 WorkerMessage::NotificationsMissed(clients) => {
-                    self.core.notifications_missed(&clients, self.now, &mut self.sockets);
+                    self.core.handle(
+                        CoreEvent::NotificationsMissed(&clients),
+                        self.now,
+                        &mut self.sockets,
+                    );
                 }
                 WorkerMessage::ClusterStateChanged => {
-                    self.core.cluster_state_changed(self.now, &mut self.sockets);
+                    self.core.handle(CoreEvent::ClusterStateChanged, self.now, &mut self.sockets);
                     let reads = self.core.take_reads_rerouted();
                     if reads > 0 {
                         tracing::warn!(
@@ -107,7 +127,7 @@ impl PoolWorker {
                     }
                 }
                 WorkerMessage::AdminStateChanged => {
-                    self.core.admin_state_changed(self.now, &mut self.sockets);
+                    self.core.handle(CoreEvent::AdminStateChanged, self.now, &mut self.sockets);
                 }
                 WorkerMessage::SettingsChanged(done) => {
                     self.apply_settings();
@@ -120,7 +140,11 @@ impl PoolWorker {
                         self.unregister_listeners();
                         self.accept_retry_at = None;
                         self.phase = WorkerPhase::HandingOver;
-                        self.core.close_idle_servers(true, self.now, &mut self.sockets);
+                        self.core.handle(
+                            CoreEvent::CloseIdleServers(true),
+                            self.now,
+                            &mut self.sockets,
+                        );
                         let listens_until = Instant::now() + LISTEN_HANDOVER_TIMEOUT;
                         self.handover =
                             Some(HandoverState { to, listens_until, positions: HashMap::new() });
@@ -129,7 +153,11 @@ impl PoolWorker {
                 WorkerMessage::CancelHandover => {
                     if self.phase == WorkerPhase::HandingOver {
                         self.phase = WorkerPhase::Running;
-                        self.core.close_idle_servers(false, self.now, &mut self.sockets);
+                        self.core.handle(
+                            CoreEvent::CloseIdleServers(false),
+                            self.now,
+                            &mut self.sockets,
+                        );
                         if let Err(error) = self.register_listeners() {
                             tracing::error!(%error, "cannot accept clients any more");
                         }
@@ -139,16 +167,20 @@ impl PoolWorker {
                 WorkerMessage::AdoptClient(client) => self.adopt_client(*client),
                 WorkerMessage::CloseAllPools => {
                     for entry in self.shared.directory.pools() {
-                        self.core.kill_pool(entry.id, self.now, &mut self.sockets);
+                        self.core.handle(
+                            CoreEvent::KillPool(entry.id),
+                            self.now,
+                            &mut self.sockets,
+                        );
                     }
                 }
                 WorkerMessage::CancelForeign(key) => {
-                    self.core.cancel_by_takeover_key(&key, self.now, &mut self.sockets);
+                    self.core.handle(CoreEvent::TakeoverCancel(&key), self.now, &mut self.sockets);
                 }
                 WorkerMessage::CancelAnywhere(key) => self.cancel(key, None),
                 WorkerMessage::KillPools(pools) => {
                     for pool in pools.iter() {
-                        self.core.kill_pool(*pool, self.now, &mut self.sockets);
+                        self.core.handle(CoreEvent::KillPool(*pool), self.now, &mut self.sockets);
                     }
                 }
                 WorkerMessage::KillClient { client, to } => {
@@ -167,14 +199,16 @@ impl PoolWorker {
     pub(super) fn hand_over_clients(&mut self) {
         let Some(takeover) = &self.handover else { return };
         let has_timed_out = Instant::now() >= takeover.listens_until;
-        for client in self.core.handover_candidates() {
+        for client in self.core.takeover().candidates() {
             if !self.sockets.can_hand_over(client) {
                 continue;
             }
             let Some(positions) = self.listen_positions(client, takeover, has_timed_out) else {
                 continue;
             };
-            let Some((pool, handover)) = self.core.hand_over_client(client, self.now) else {
+            let Some((pool, handover)) =
+                self.core.takeover().hand_over(client, self.now, &mut self.sockets)
+            else {
                 continue;
             };
             let Some((stream, permits)) = self.sockets.take_client(client) else { continue };
@@ -235,7 +269,7 @@ impl PoolWorker {
         let IncomingClient { pool, handover, stream, permits, positions } = client;
         self.ensure_pool(pool);
         let user = handover.user.clone();
-        let Some(id) = self.core.adopt_client(pool, handover, self.now) else { return };
+        let Some(id) = self.core.takeover().adopt(pool, handover, self.now) else { return };
         let peer = PeerId::Client(id);
         let slot =
             self.sockets.table.insert(SocketEntry::AtHelper { ready: false, hung_up: false });
@@ -247,7 +281,7 @@ impl PoolWorker {
         if self.core.committed_channels(id).is_some() {
             self.resuming.insert(id, positions);
         }
-        self.core.resume_listening(id, &mut self.sockets);
+        self.core.handle(CoreEvent::Relisten(id), self.now, &mut self.sockets);
     }
 
     /// Applies the directory's current settings to the core.
@@ -260,7 +294,7 @@ impl PoolWorker {
             }
         }
         self.ensure_forced_pools();
-        self.core.pools_changed(self.now, &mut self.sockets);
+        self.core.handle(CoreEvent::PoolsChanged, self.now, &mut self.sockets);
     }
 
     pub(super) fn limit_message_size(&mut self) {

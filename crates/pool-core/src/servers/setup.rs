@@ -19,7 +19,8 @@ use crate::{
     },
     prepared::parse_settings,
     session::{
-        parameters::{MissingParameter, SessionParameter},
+        parameter::SessionParameter,
+        parameters::MissingParameter,
         restore::ResettingPortal,
         state::{SessionStateFlags, SetKind},
     },
@@ -47,7 +48,7 @@ const BOOL_OID: u32 = 16;
 /// Queues the statements that set a client's parameters, as a separate batch before any message of
 /// the client. Returns whether the client's messages may follow at once. They must wait if no
 /// server is known to have accepted these values.
-pub(super) fn apply_parameters(
+pub(crate) fn apply_parameters(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
     to: &mut GatherBuffer,
@@ -72,7 +73,7 @@ pub(super) fn apply_parameters(
 }
 
 /// Queues a BEGIN to which the pooler has already replied.
-pub(super) fn send_deferred_begin(
+pub(crate) fn send_deferred_begin(
     server: &mut ServerConnection,
     query: &[u8],
     to: &mut GatherBuffer,
@@ -87,7 +88,7 @@ pub(super) fn send_deferred_begin(
 
 /// Queues the statements that set parameters, then a Sync. The caller must add the Sync to the
 /// outstanding requests.
-pub(super) fn set_parameters(
+pub(crate) fn set_parameters(
     server: &mut ServerConnection,
     missing: &[MissingParameter],
     target: ReplyTarget,
@@ -113,7 +114,7 @@ pub(super) fn set_parameters(
 /// Queues the statements that restore a client's startup values, within the batch that has reset
 /// them. Statement and portal are prepared anew each time, because the server may execute only part
 /// of the batch.
-pub(super) fn restore_in_batch(
+pub(crate) fn restore_in_batch(
     server: &mut ServerConnection,
     resetting: &ResettingPortal,
     to: &mut GatherBuffer,
@@ -123,7 +124,7 @@ pub(super) fn restore_in_batch(
 
 /// Queues the statements that change parse settings until the end of the transaction, within the
 /// open batch.
-pub(super) fn set_parse_settings(
+pub(crate) fn set_parse_settings(
     server: &mut ServerConnection,
     settings: &[SessionParameter],
     to: &mut GatherBuffer,
@@ -161,7 +162,7 @@ fn set_in_open_batch(
 
 /// Queues the query for the current parse settings: in the open batch, followed by a Flush, or in a
 /// separate batch if none is open.
-pub(super) fn query_parse_settings(server: &mut ServerConnection, to: &mut GatherBuffer) {
+pub(crate) fn query_parse_settings(server: &mut ServerConnection, to: &mut GatherBuffer) {
     let is_own = !server.has_open_batch;
     server.parameters.parse_state.is_querying = true;
     let mut push = |request| server.outstanding.push_for(ReplyTarget::ParseSettings, request);
@@ -190,7 +191,7 @@ pub(super) fn query_parse_settings(server: &mut ServerConnection, to: &mut Gathe
 
 /// Queues a LISTEN to the marker channel of the statement with this number, within the client's
 /// batch.
-pub(super) fn mark_listen_in_batch(
+pub(crate) fn mark_listen_in_batch(
     server: &mut ServerConnection,
     number: u32,
     to: &mut GatherBuffer,
@@ -219,7 +220,7 @@ const NO_ZERO_BYTE: &str = "names have no zero byte, and values are short";
 
 /// Returns the query string that resets the changed session state, and records that state as reset.
 /// If the query fails, the server is closed.
-pub(super) fn take_reset_query(server: &mut ServerConnection) -> Vec<u8> {
+pub(crate) fn take_reset_query(server: &mut ServerConnection) -> Vec<u8> {
     let flags = std::mem::take(&mut server.session_state);
     if flags.has(SessionStateFlags::SETTINGS) {
         server.parameters.handle_reset();

@@ -13,7 +13,7 @@ use howdah_wire::{
 use crate::{
     fan_out::active::{CopyRowRouting, FanOutRequest},
     messages::batch_plan::FanOutPlans,
-    route::{Dispatch, FAN_OUT_IN_BATCH, RoutingContext},
+    routing::context::{Dispatch, FAN_OUT_IN_BATCH, RoutingContext},
     state::client::ClientConnection,
 };
 
@@ -25,7 +25,7 @@ const BINARY_COPY: Refusal =
 
 impl RoutingContext<'_> {
     /// Plans a query string that runs on several shards.
-    pub(super) fn plan_query_fan_out(
+    pub(crate) fn plan_query_fan_out(
         &mut self,
         client: &mut ClientConnection,
         route: Route,
@@ -77,7 +77,7 @@ impl RoutingContext<'_> {
 
     /// Plans an extended-protocol batch, up to its Sync, that runs on several shards. Each Execute
     /// is preceded by a Describe, which tells the merger the types and formats of the columns.
-    pub(super) fn plan_batch_fan_out(
+    pub(crate) fn plan_batch_fan_out(
         &mut self,
         route: &Route,
         batch: &[u8],

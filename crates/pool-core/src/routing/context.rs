@@ -18,23 +18,23 @@ use howdah_wire::{
 
 use crate::{
     fan_out::active::FanOutRequest,
-    messages::{gather_buffer::GatherBuffer, rewrite::PartialMessage},
+    messages::{gather_buffer::GatherBuffer, handling::PartialMessage},
     prepared::statements::{StatementRegistry, sql_text},
     routing::{BatchOwner, ClientRouting, DatabaseRouter, PoolRouting},
     state::client::ClientConnection,
 };
 
 /// The router and settings needed to route one client's messages.
-pub(super) struct RoutingContext<'a> {
-    pub(super) slot: &'a mut DatabaseRouter,
-    pub(super) pool: &'a PoolRouting,
-    pub(super) statements: &'a StatementRegistry,
+pub(crate) struct RoutingContext<'a> {
+    pub(crate) slot: &'a mut DatabaseRouter,
+    pub(crate) pool: &'a PoolRouting,
+    pub(crate) statements: &'a StatementRegistry,
     /// Seed for random shard choices, different for each connected client.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// The routing decision for a request: where it is processed.
-pub(super) enum Dispatch {
+pub(crate) enum Dispatch {
     /// On a server; the required shard and role are now stored in the client.
     Server,
     /// Undecided: more input is needed.
@@ -52,14 +52,14 @@ pub(super) enum Dispatch {
 }
 
 /// The error for a fan-out request mixed with other requests.
-pub(super) const FAN_OUT_IN_BATCH: Refusal = Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(
+pub(crate) const FAN_OUT_IN_BATCH: Refusal = Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(
     "cannot be combined with other requests in one batch",
 ));
 
 impl RoutingContext<'_> {
     /// Dispatches a query string of a client without a server.
     #[inline]
-    pub(super) fn dispatch_query(
+    pub(crate) fn dispatch_query(
         &mut self,
         client: &mut ClientConnection,
         message: PartialMessage<'_>,
@@ -133,7 +133,7 @@ impl RoutingContext<'_> {
     /// pooler's commands, or its destination depends on its text, in case an outstanding request
     /// ends the transaction.
     #[inline]
-    pub(super) fn query_needs_routing(
+    pub(crate) fn query_needs_routing(
         &self,
         client: &ClientConnection,
         message: PartialMessage<'_>,
@@ -147,7 +147,7 @@ impl RoutingContext<'_> {
 
     /// Like [`RoutingContext::query_needs_routing`], for a message that starts a batch.
     #[inline]
-    pub(super) fn batch_needs_routing(
+    pub(crate) fn batch_needs_routing(
         &self,
         client: &ClientConnection,
         kind: Frontend,
@@ -162,7 +162,7 @@ impl RoutingContext<'_> {
     /// Whether a message inside a batch must be routed: if there are several shards, the part that
     /// was not analyzed yet may belong to another one.
     #[inline]
-    pub(super) fn message_needs_routing(&self, client: &ClientConnection) -> bool {
+    pub(crate) fn message_needs_routing(&self, client: &ClientConnection) -> bool {
         self.slot.router.settings().shards > 1 && self.depends_on_text(client)
     }
 
@@ -177,7 +177,7 @@ impl RoutingContext<'_> {
 
     /// Caches the route of a client whose requests all have the same destination, independent of
     /// their text.
-    pub(super) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
+    pub(crate) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
         let fixed = matches!(dispatch, Dispatch::Server).then_some((client.role, client.shard));
         if let Some(routing) = &mut client.routing {
             routing.fixed_route = fixed;
@@ -186,7 +186,7 @@ impl RoutingContext<'_> {
 
     /// Dispatches a query string of a client that keeps its server, for example because it is in a
     /// transaction.
-    pub(super) fn dispatch_linked_query(
+    pub(crate) fn dispatch_linked_query(
         &mut self,
         client: &mut ClientConnection,
         message: PartialMessage<'_>,
@@ -213,7 +213,7 @@ impl RoutingContext<'_> {
 
     /// Dispatches a FunctionCall, whose effect is unknown. Unless the session's settings determine
     /// its route, it goes to the primary, or is refused if there are several shards.
-    pub(super) fn dispatch_function_call(
+    pub(crate) fn dispatch_function_call(
         &mut self,
         client: &mut ClientConnection,
         message: PartialMessage<'_>,
@@ -235,7 +235,7 @@ impl RoutingContext<'_> {
 
     /// Returns the client's routing state, created if necessary and updated to the current
     /// settings. Also updates whether the client reads its own writes.
-    pub(super) fn client_routing<'c>(
+    pub(crate) fn client_routing<'c>(
         &self,
         client: &'c mut ClientConnection,
     ) -> &'c mut ClientRouting {
@@ -268,7 +268,7 @@ impl RoutingContext<'_> {
 
     /// Stores a route in the client, for the next `bytes` bytes of its input. Refuses a route to
     /// several shards, or to one that does not exist.
-    pub(super) fn apply_route(
+    pub(crate) fn apply_route(
         &self,
         client: &mut ClientConnection,
         route: &Route,
@@ -296,7 +296,7 @@ impl RoutingContext<'_> {
     }
 
     /// Whether a message that starts a batch refers to one of the pooler's own commands.
-    pub(super) fn starts_local_batch(
+    pub(crate) fn starts_local_batch(
         &self,
         client: &ClientConnection,
         kind: Frontend,
@@ -323,7 +323,7 @@ impl RoutingContext<'_> {
 
 /// Returns the pooler's own command that a client has prepared under a name, or the reason why it
 /// is invalid; `None` for other statements.
-pub(super) fn prepared_command(
+pub(crate) fn prepared_command(
     client: &ClientConnection,
     name: &[u8],
 ) -> Option<Result<RouteCommand, Refusal>> {
@@ -336,7 +336,7 @@ pub(super) fn prepared_command(
 
 /// Combines the routes of two messages in a batch: the stricter role, and a shard that suits both.
 /// Refuses the batch if no shard suits both.
-pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
+pub(crate) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
     let strictness = |role: RouteRole| match role {
         RouteRole::Any => 0,
         RouteRole::PreferReplica => 1,
@@ -369,7 +369,7 @@ pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal>
 }
 
 /// Appends the reply to a command in a query string, without ReadyForQuery.
-pub(super) fn write_command_reply(buf: &mut Vec<u8>, answer: &CommandAnswer) {
+pub(crate) fn write_command_reply(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((column, _)) = answer.row {
         write_row_description(buf, column);
     }
@@ -377,7 +377,7 @@ pub(super) fn write_command_reply(buf: &mut Vec<u8>, answer: &CommandAnswer) {
 }
 
 /// Appends the RowDescription of a SHOW, which has one column.
-pub(super) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
+pub(crate) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
     let field = FieldDescription {
         name: column.as_bytes(),
         table: 0,
@@ -391,7 +391,7 @@ pub(super) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
 }
 
 /// Appends the DataRow, if the answer has a row, and the CommandComplete.
-pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
+pub(crate) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((_, value)) = &answer.row {
         encode::data_row(buf, [Some(value.as_bytes())]).expect("the row is short");
     }
@@ -403,7 +403,7 @@ const TEXT_OID: u32 = 25;
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
 
 /// Appends the ErrorResponse for a refused request.
-pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
+pub(crate) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
     let message = refusal.to_string().replace('\0', " ");
     let sqlstate = refusal.sqlstate();
     let fields = encode::essentials(Severity::Error, &sqlstate, message.as_bytes());
@@ -412,7 +412,7 @@ pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
 }
 
 /// Refuses a query string: appends an error, then ReadyForQuery.
-pub(super) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: TransactionStatus) {
+pub(crate) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: TransactionStatus) {
     to.push_with(|buf| {
         write_refusal(buf, refusal);
         encode::ready_for_query(buf, status);
@@ -420,7 +420,7 @@ pub(super) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: Tra
 }
 
 /// Refuses a batch: appends an error, and skips further messages up to its Sync.
-pub(super) fn refuse_batch(
+pub(crate) fn refuse_batch(
     client: &mut ClientConnection,
     to: &mut GatherBuffer,
     refusal: &Refusal,
