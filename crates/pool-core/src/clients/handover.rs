@@ -48,8 +48,7 @@ pub struct ClientHandover {
     pub statements: Vec<(Vec<u8>, HandoverStatement)>,
     /// The client's unnamed statement; the text is empty if it has none.
     pub unnamed: HandoverStatement,
-    /// The server role that the client requested at login, or that [`Core::set_role`] has set
-    /// since; `None` to use the pool's.
+    /// The server role that the client requested at login; `None` to use the pool's.
     pub role: Option<RolePreference>,
     /// The routing settings changed by the client's own commands since its login.
     pub session_overrides: SessionOverrides,

@@ -15,7 +15,7 @@ pub(crate) const HELD_BYTES_MAX: usize = 4 << 20;
 /// The reason why processing a client's bytes stopped.
 pub(crate) enum StopReason {
     /// The rest of the input, if any, is an incomplete message or batch, or is held for the reason
-    /// in the client's [`InputHold`].
+    /// in the client's [`InputHold`](crate::state::client::InputHold).
     NeedsMoreInput,
     /// The next message needs a server.
     NeedsServer,

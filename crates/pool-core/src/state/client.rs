@@ -102,8 +102,7 @@ pub(crate) struct ClientConnection {
     pub(crate) has_read_your_writes: bool,
     /// The writes that the client's reads must see; `None` if there are none.
     pub(crate) causal_token: Option<Box<CausalToken>>,
-    /// The role that the client requested, at startup or by `Core::set_role`; `None` to use the
-    /// pool's.
+    /// The role that the client requested at startup; `None` to use the pool's.
     pub(crate) requested_role: Option<RolePreference>,
     /// The client's own routing state; `None` until one of its requests must be inspected.
     pub(crate) routing: Option<Box<ClientRouting>>,
