@@ -2,7 +2,7 @@
 
 pub(crate) mod takeover;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use howdah_wire::{Header, startup::CancelKey};
 
@@ -24,7 +24,6 @@ use crate::{
     },
     time::Time,
 };
-use std::collections::HashSet;
 
 /// One worker's data path, without I/O.
 ///

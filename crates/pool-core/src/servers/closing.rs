@@ -9,7 +9,7 @@ use crate::{
     refusal::ClientRefusal,
     state::{
         client::{ClientState, InputHold},
-        ids::{PeerId, PoolId, ServerId},
+        ids::{ClientId, PeerId, PoolId, ServerId},
         server::ServerState,
     },
 };
@@ -43,19 +43,31 @@ pub(crate) fn disconnect(
         ServerState::Idle => pool.idle.retain(|idle| *idle != id),
         ServerState::Cleaning => {}
         ServerState::Linked(client) => {
-            // Unlink it first: disconnecting the client must find no server.
-            if let Some(client) = peers.clients.get_mut(client) {
-                client.state = ClientState::Idle;
-                client.input_hold = InputHold::Leaving;
-                client.has_partial_message = server.input.is_inside_forwarded_body();
-            }
-            call.steps.push(Step::Refuse(client, Box::new(ClientRefusal::ServerLost)));
+            let is_cut_off = server.input.is_inside_forwarded_body();
+            unlink(peers, call, client, is_cut_off, ClientRefusal::ServerLost);
         }
     }
     // Release its permits before looking for pools that can use them.
     drop(server);
     call.steps.push(Step::OpenForStarved);
     call.steps.push(Step::Serve(pool_id));
+}
+
+/// Unlinks a client from the server that it loses: it is disconnected with an error later in this
+/// call, and must then have no server. Until then, none of its input is processed.
+fn unlink(
+    peers: &mut Peers,
+    call: &mut CoreCall<'_>,
+    id: ClientId,
+    is_cut_off: bool,
+    refusal: ClientRefusal,
+) {
+    if let Some(client) = peers.clients.get_mut(id) {
+        client.state = ClientState::Idle;
+        client.input_hold = InputHold::Leaving;
+        client.has_partial_message = is_cut_off;
+    }
+    call.steps.push(Step::Refuse(id, Box::new(refusal)));
 }
 
 /// Closes a server that cannot be used any more, and disconnects its client with an error.
@@ -75,12 +87,7 @@ pub(crate) fn abort(
         pools.pool(pool).idle.retain(|idle| *idle != id);
     }
     if let ServerState::Linked(client) = state {
-        if let Some(client) = peers.clients.get_mut(client) {
-            client.state = ClientState::Idle;
-            client.input_hold = InputHold::Leaving;
-            client.has_partial_message = cut_off;
-        }
-        call.steps.push(Step::Refuse(client, Box::new(refusal)));
+        unlink(peers, call, client, cut_off, refusal);
     }
     call.io.close(PeerId::Server(id));
     disconnect(peers, pools, call, id);

@@ -80,9 +80,7 @@ pub(crate) fn failed(
     pool.last_failure = Some(Arc::clone(&failure));
     if failure.is_outage() && pool.spec.member.is_some() {
         member_failed(peers, pools, call, pool_id, &failure);
-        return call.steps.push(Step::OpenForStarved);
-    }
-    if pool.servers == 0 && !pool.is_restarting {
+    } else if pool.servers == 0 && !pool.is_restarting {
         refuse_for_failure(peers, pools, call, pool_id, &failure);
     }
     call.steps.push(Step::OpenForStarved);
@@ -90,7 +88,7 @@ pub(crate) fn failed(
 
 /// Called when a login to a member has failed because it is stopped, starting or unreachable:
 /// its waiting clients move to another suitable member, if there is one.
-pub(crate) fn member_failed(
+fn member_failed(
     peers: &mut Peers,
     pools: &mut Pools,
     call: &mut CoreCall<'_>,
