@@ -21,10 +21,12 @@ use crate::{
     messages::{
         gather_buffer::GatherBuffer,
         handling::{HELD_BYTES_MAX, ListenPrecondition, PartialMessage, RewriteResult, StopReason},
+        linked_pair::LinkedPair,
         outstanding::{ReplyTarget, RequestKind},
         reply::{ReplyAction, ReplyHandler},
         request::LinkedHandler,
-        rewrite::{self, Rewriter},
+        rewrite::Rewriter,
+        write,
     },
     prepared::statements::sql_text,
     servers::setup,
@@ -49,7 +51,7 @@ impl LinkedHandler<'_> {
     /// or cannot, track them.
     #[inline]
     pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
-        let Rewriter { client, server, .. } = &self.rewriter;
+        let LinkedPair { client, server, .. } = &self.rewriter.pair;
         // A request on its way, such as ROLLBACK, may end the failed transaction.
         let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed
             && server.outstanding.is_empty();
@@ -76,7 +78,7 @@ impl LinkedHandler<'_> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(ListenPrecondition::Wait(stalled));
         }
-        let client = &mut *self.rewriter.client;
+        let client = &mut *self.rewriter.pair.client;
         let channels = client.channels.get_or_insert_default();
         if channels.refusal.is_none() && channels.request(actions.iter()) {
             client.input_hold = InputHold::AwaitingListen;
@@ -92,10 +94,51 @@ impl LinkedHandler<'_> {
         })
     }
 
+    /// Handles an Execute of the portal that is bound to a LISTEN or UNLISTEN; `None` if the
+    /// message must be handled like any other Execute.
+    pub(super) fn execute_listen_portal(
+        &mut self,
+        message: PartialMessage<'_>,
+    ) -> Option<RewriteResult> {
+        let (portal, action) =
+            self.rewriter.pair.server.pending_actions.as_ref()?.portal.clone()?;
+        let is_tracked =
+            message.is_complete() && message.string(0).is_some_and(|it| *it.0 == *portal);
+        if !is_tracked || self.rewriter.pair.server.is_copying_in {
+            return None;
+        }
+        let refusal = match self.prepare_listen(std::slice::from_ref(&action)) {
+            Some(ListenPrecondition::Wait(rewritten)) => return Some(rewritten),
+            Some(ListenPrecondition::Refuse(error)) => Some(error),
+            None => None,
+        };
+        let LinkedPair { server, to_server, .. } = &mut self.rewriter.pair;
+        server.session_state |= SessionStateFlags::LISTEN;
+        server.outstanding.push(RequestKind::Execute);
+        let pending = server.pending_actions.get_or_insert_default();
+        pending.portal = None;
+        if let Some(error) = refusal {
+            pending.refusal = Some(error);
+            to_server.push_with(|buf| {
+                frontend::encode::execute(buf, NO_STATEMENT, 0).expect(NO_ZERO_BYTE);
+            });
+            return Some(RewriteResult::Consumed);
+        }
+        let number = pending.push(action);
+        to_server.push_with(|buf| {
+            write::header(buf, Frontend::Execute, message.body.len());
+            buf.extend_from_slice(message.body);
+        });
+        setup::mark_listen_in_batch(server, number, to_server);
+        Some(RewriteResult::Consumed)
+    }
+}
+
+impl Rewriter<'_> {
     /// Sends a statement that fails in place of a query string, so that the client's transaction on
     /// the server fails too. The client gets `error` instead of the server's error.
     pub(super) fn fail_listen_query(&mut self, error: Vec<u8>) -> RewriteResult {
-        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, to_server, .. } = &mut self.pair;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
         server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
@@ -113,7 +156,7 @@ impl LinkedHandler<'_> {
         &mut self,
         message: PartialMessage<'_>,
     ) -> Option<SplicedQuery> {
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.pair;
         let sql = message.body.strip_suffix(b"\0")?;
         let pending = server.pending_actions.get_or_insert_default();
         server.session_state |= SessionStateFlags::LISTEN;
@@ -128,73 +171,34 @@ impl LinkedHandler<'_> {
         })
     }
 
-    /// Handles an Execute of the portal that is bound to a LISTEN or UNLISTEN; `None` if the
-    /// message must be handled like any other Execute.
-    pub(super) fn execute_listen_portal(
-        &mut self,
-        message: PartialMessage<'_>,
-    ) -> Option<RewriteResult> {
-        let (portal, action) = self.rewriter.server.pending_actions.as_ref()?.portal.clone()?;
-        let is_tracked =
-            message.is_complete() && message.string(0).is_some_and(|it| *it.0 == *portal);
-        if !is_tracked || self.rewriter.server.is_copying_in {
-            return None;
-        }
-        let refusal = match self.prepare_listen(std::slice::from_ref(&action)) {
-            Some(ListenPrecondition::Wait(rewritten)) => return Some(rewritten),
-            Some(ListenPrecondition::Refuse(error)) => Some(error),
-            None => None,
-        };
-        let Rewriter { server, to_server, .. } = &mut self.rewriter;
-        server.session_state |= SessionStateFlags::LISTEN;
-        server.outstanding.push(RequestKind::Execute);
-        let pending = server.pending_actions.get_or_insert_default();
-        pending.portal = None;
-        if let Some(error) = refusal {
-            pending.refusal = Some(error);
-            to_server.push_with(|buf| {
-                frontend::encode::execute(buf, NO_STATEMENT, 0).expect(NO_ZERO_BYTE);
-            });
-            return Some(RewriteResult::Consumed);
-        }
-        let number = pending.push(action);
-        to_server.push_with(|buf| {
-            rewrite::write_header(buf, Frontend::Execute, message.body.len());
-            buf.extend_from_slice(message.body);
-        });
-        setup::mark_listen_in_batch(server, number, to_server);
-        Some(RewriteResult::Consumed)
-    }
-
     /// Discards queued notifications of channels whose LISTEN is not committed. Called when the
     /// client sends the Sync that ends the batch, so they arrived before the commit.
     pub(super) fn discard_early_notifications(&mut self) {
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.pair;
         if server.pending_actions.is_some()
             && let Some(channels) = &mut client.channels
         {
             channels.drop_uncommitted_notifications();
         }
     }
-}
 
-impl Rewriter<'_> {
     /// Records a portal that is bound to a LISTEN or UNLISTEN, or forgets it if the name is bound
     /// again.
     pub(super) fn track_listen_portal(&mut self, portal: &[u8], statement: &[u8]) {
-        let parsed = self.statement_text(statement).and_then(|text| listen::parse(sql_text(text)));
-        let is_listening = self.client.channels.as_ref().is_some_and(|it| !it.is_idle());
+        let parsed =
+            self.pair.statement_text(statement).and_then(|text| listen::parse(sql_text(text)));
+        let is_listening = self.pair.client.channels.as_ref().is_some_and(|it| !it.is_idle());
         match parsed {
             Some(parsed)
                 if is_listening
-                    || self.server.pending_actions.is_some()
+                    || self.pair.server.pending_actions.is_some()
                     || matches!(parsed.action, ListenAction::Listen(_)) =>
             {
-                let pending = self.server.pending_actions.get_or_insert_default();
+                let pending = self.pair.server.pending_actions.get_or_insert_default();
                 pending.portal = Some((portal.into(), parsed.action));
             }
             _ => {
-                if let Some(pending) = &mut self.server.pending_actions
+                if let Some(pending) = &mut self.pair.server.pending_actions
                     && pending.portal.as_ref().is_some_and(|it| *it.0 == *portal)
                 {
                     pending.portal = None;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! client bytes ─► client_to_server ─► request ─► rewrite ─► outstanding ─► output ─► server
-//!                 frames headers,      needs a    statement  what the       gathers
-//!                 fast_path for        server?    names      server must    writes
+//!                 frames headers,      needs a    statement  what the       collects
+//!                 fast_path for        server?    names      server must    one write
 //!                 one whole message    a route?              still answer
 //!
 //! server bytes ─► server_to_client ─► reply ─► outstanding ─► output ─► client
@@ -11,10 +11,11 @@
 //!                                     transaction  its request
 //! ```
 //!
-//! [`batch_plan`] routes all messages up to a Sync or Flush at once, so that they go to the same
-//! server; [`local_batch`] answers batches that need no server; [`retry_buffer`] stores bytes that
-//! may be sent again; [`reply_repair`] hides differences that clients would notice on shared
-//! servers.
+//! The output is a [`gather_buffer`]. [`linked_pair`] makes sure that the server has the statement
+//! that a message refers to. [`batch_plan`] routes all messages up to a Sync or Flush at once, so
+//! that they go to the same server; [`local_batch`] answers batches that need no server;
+//! [`retry_buffer`] stores bytes that may be sent again; [`reply_repair`] hides differences that
+//! clients would notice on shared servers.
 
 pub(crate) mod batch_plan;
 pub(crate) mod client_to_server;
@@ -22,6 +23,7 @@ pub(crate) mod fast_path;
 pub(crate) mod frame_cursor;
 pub(crate) mod gather_buffer;
 pub(crate) mod handling;
+pub(crate) mod linked_pair;
 pub(crate) mod local_batch;
 pub(crate) mod outstanding;
 pub(crate) mod reply;
@@ -31,6 +33,7 @@ pub(crate) mod request;
 pub(crate) mod retry_buffer;
 pub(crate) mod rewrite;
 pub(crate) mod server_to_client;
+pub(crate) mod write;
 
 use crate::{
     mirror::Mirrors, peers::Peers, pools::Pools, prepared::statements::StatementRegistry,

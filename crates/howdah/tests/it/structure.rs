@@ -20,8 +20,6 @@ const LARGE_TYPES: &[(&str, usize)] = &[
     ("lab::Builder", 27),
     ("lab::Cluster", 30),
     ("logs::Importer", 28),
-    ("pool-core::LinkedHandler", 27),
-    ("pool-core::Rewriter", 33),
     ("pool::PoolWorker", 48),
     ("pool::PoolerHandle", 45),
     ("probe::Assembler", 27),

@@ -19,6 +19,7 @@ use crate::{
         frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
         gather_buffer::GatherBuffer,
         handling::{MessageHandler, PartialMessage, RewriteResult, StopReason, misplaced_message},
+        linked_pair::LinkedPair,
         local_batch::LocalBatchHandler,
         request::{LinkedHandler, deallocate, deallocated_name},
         rewrite::Rewriter,
@@ -222,15 +223,8 @@ impl MessagePath<'_> {
         let to_server = &mut self.peers.to_server;
         let statements_max = if is_shared { spec.statements_per_server as usize } else { 0 };
         let multiplexes_listen = is_shared && spec.listen_bytes.is_some();
-        let rewriter = Rewriter {
-            client,
-            server,
-            statements,
-            statements_max,
-            multiplexes_listen,
-            stats,
-            to_server,
-        };
+        let pair = LinkedPair { client, server, statements, statements_max, stats, to_server };
+        let rewriter = Rewriter { pair, multiplexes_listen };
         let allows_simple_queries = spec.allows_simple_queries;
         let mut handler = LinkedHandler {
             rewriter,

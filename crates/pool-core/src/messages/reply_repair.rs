@@ -12,7 +12,7 @@ use crate::{
     messages::{
         outstanding::{ReplyTarget, RequestKind, RollbackAction},
         reply::{NO_ZERO_BYTE, ReplyAction, ReplyHandler},
-        rewrite,
+        write,
     },
     servers::setup,
     state::client::ClientConnection,
@@ -120,7 +120,7 @@ impl ReplyHandler<'_> {
         self.to_server.push_with(|buf| {
             frontend::encode::close(buf, DescribeTarget::Statement(&statement.name))
                 .expect(NO_ZERO_BYTE);
-            rewrite::parse(buf, statement);
+            write::parse(buf, statement);
             buf.extend_from_slice(&sent);
             frontend::encode::sync(buf);
         });

@@ -23,6 +23,7 @@ use crate::{
             ListenPrecondition, MessageHandler, PartialMessage, RewriteResult, StopReason,
             misplaced_message,
         },
+        linked_pair::LinkedPair,
         local_batch::LocalBatchHandler,
         outstanding::{PreviousUnnamed, RequestKind, RollbackAction},
         rewrite::Rewriter,
@@ -63,17 +64,17 @@ pub(crate) struct LinkedHandler<'a> {
 impl MessageHandler for LinkedHandler<'_> {
     #[inline]
     fn input(&mut self) -> &mut FrameCursor {
-        &mut self.rewriter.client.input
+        &mut self.rewriter.pair.client.input
     }
 
     #[inline]
     fn forward(&mut self, range: Range<usize>) {
-        self.rewriter.to_server.push_input(range);
+        self.rewriter.pair.to_server.push_input(range);
     }
 
     #[inline]
     fn handle(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
-        if self.rewriter.server.has_restore_in_flight
+        if self.rewriter.pair.server.has_restore_in_flight
             && let Some(stalled) = self.hold_until_restored(kind)
         {
             return stalled;
@@ -81,7 +82,7 @@ impl MessageHandler for LinkedHandler<'_> {
         if let Some(answered) = self.handle_local_batch(kind, message) {
             return answered;
         }
-        let server = &mut *self.rewriter.server;
+        let server = &mut *self.rewriter.pair.server;
         match kind {
             // The server ignores these messages until the Sync of a failed batch, so they are not
             // tracked.
@@ -95,8 +96,8 @@ impl MessageHandler for LinkedHandler<'_> {
             Frontend::Sync if server.is_copying_in => {}
             Frontend::Sync => {
                 self.rewriter.finish_batch(self.input);
-                self.discard_early_notifications();
-                self.rewriter.server.outstanding.push(RequestKind::Sync);
+                self.rewriter.discard_early_notifications();
+                self.rewriter.pair.server.outstanding.push(RequestKind::Sync);
             }
             Frontend::Flush => self.send_local_replies(),
             // The COPY has already failed; a server would ignore these messages.
@@ -124,7 +125,7 @@ impl MessageHandler for LinkedHandler<'_> {
 
     #[inline]
     fn handled(&mut self, bytes: usize) {
-        if let Some(routing) = &mut self.rewriter.client.routing {
+        if let Some(routing) = &mut self.rewriter.pair.client.routing {
             routing.inspected_bytes = routing.inspected_bytes.saturating_sub(bytes);
         }
     }
@@ -139,11 +140,11 @@ impl LinkedHandler<'_> {
         kind: Frontend,
         message: PartialMessage<'_>,
     ) -> Option<RewriteResult> {
-        let routing = self.rewriter.client.routing.as_ref()?;
+        let routing = self.rewriter.pair.client.routing.as_ref()?;
         if routing.batch_owner == BatchOwner::Servers {
             return None;
         }
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let to_client = &mut *self.to_client;
         let status = server.status;
         LocalBatchHandler { client, routing: self.routing.as_mut()?, to_client, status }
@@ -157,7 +158,7 @@ impl LinkedHandler<'_> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(stalled);
         }
-        let is_over = self.is_shared && self.rewriter.server.is_quiescent();
+        let is_over = self.is_shared && self.rewriter.pair.server.is_quiescent();
         is_over.then_some(RewriteResult::Stop(StopReason::ServerReleased))
     }
 
@@ -166,8 +167,8 @@ impl LinkedHandler<'_> {
     fn try_route_query(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let context = self.routing.as_ref()?;
         // During COPY the message goes to the server, which rejects it and ends the COPY.
-        if !context.query_needs_routing(self.rewriter.client, message)
-            || self.rewriter.server.is_copying_in
+        if !context.query_needs_routing(self.rewriter.pair.client, message)
+            || self.rewriter.pair.server.is_copying_in
         {
             return None;
         }
@@ -178,20 +179,23 @@ impl LinkedHandler<'_> {
         if let Some(stopped) = self.unlink_if_idle() {
             return Some(stopped);
         }
-        let answer =
-            match self.routing.as_mut()?.dispatch_linked_query(self.rewriter.client, message) {
-                Dispatch::Answered(answer) => Ok(answer),
-                Dispatch::Refused(refusal) => Err(refusal),
-                Dispatch::NeedsMoreInput => {
-                    return Some(RewriteResult::Stop(StopReason::NeedsMoreInput));
-                }
-                // A client that has a server is bound to its shard.
-                Dispatch::FanOut(_) => Err(FAN_OUT_IN_BATCH),
-                Dispatch::Server | Dispatch::LocalBatch | Dispatch::DeferredBegin(_) => {
-                    return None;
-                }
-            };
-        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let answer = match self
+            .routing
+            .as_mut()?
+            .dispatch_linked_query(self.rewriter.pair.client, message)
+        {
+            Dispatch::Answered(answer) => Ok(answer),
+            Dispatch::Refused(refusal) => Err(refusal),
+            Dispatch::NeedsMoreInput => {
+                return Some(RewriteResult::Stop(StopReason::NeedsMoreInput));
+            }
+            // A client that has a server is bound to its shard.
+            Dispatch::FanOut(_) => Err(FAN_OUT_IN_BATCH),
+            Dispatch::Server | Dispatch::LocalBatch | Dispatch::DeferredBegin(_) => {
+                return None;
+            }
+        };
+        let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = false; // The server still has one.
         self.to_client.push_with(|buf| match &answer {
@@ -218,13 +222,13 @@ impl LinkedHandler<'_> {
         message: PartialMessage<'_>,
     ) -> Option<RewriteResult> {
         let context = self.routing.as_ref()?;
-        let is_first = !self.rewriter.server.has_open_batch;
+        let is_first = !self.rewriter.pair.server.has_open_batch;
         let concerns = if is_first {
-            context.batch_needs_routing(self.rewriter.client, kind, message)
+            context.batch_needs_routing(self.rewriter.pair.client, kind, message)
         } else {
-            context.message_needs_routing(self.rewriter.client)
+            context.message_needs_routing(self.rewriter.pair.client)
         };
-        if !concerns || self.rewriter.server.is_copying_in {
+        if !concerns || self.rewriter.pair.server.is_copying_in {
             return None;
         }
         self.route_batch(kind, message, is_first)
@@ -239,7 +243,7 @@ impl LinkedHandler<'_> {
         if is_first && let Some(stopped) = self.unlink_if_idle() {
             return Some(stopped);
         }
-        let Rewriter { client, .. } = &mut self.rewriter;
+        let LinkedPair { client, .. } = &mut self.rewriter.pair;
         match self
             .routing
             .as_mut()?
@@ -271,7 +275,7 @@ impl LinkedHandler<'_> {
     fn poison_batch(&mut self, refusal: &howdah_route::Refusal) -> RewriteResult {
         let text = refusal.to_string().replace(['\'', '\\', '\0'], " ");
         let sql = format!("SELECT 'refused by the pooler: {text}'::pg_catalog.int4");
-        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         let before = std::mem::take(&mut client.statements.unnamed);
         let rollback = RollbackAction::RestoreUnnamed(PreviousUnnamed::Text(before));
         server.statements.unnamed_is_ours = true;
@@ -286,7 +290,7 @@ impl LinkedHandler<'_> {
     /// Sends the pooler's own replies that are next in order. They wait while a server message,
     /// such as a notice, is only partly forwarded.
     fn send_local_replies(&mut self) {
-        let server = &mut *self.rewriter.server;
+        let server = &mut *self.rewriter.pair.server;
         if server.input.is_inside_forwarded_body() {
             return;
         }
@@ -299,7 +303,7 @@ impl LinkedHandler<'_> {
     /// if the server waits for COPY data: it then sends no replies, and the input must reach it.
     pub(crate) fn wait_for_replies(&mut self) -> Option<RewriteResult> {
         self.send_local_replies();
-        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
         if quiet || server.is_copying_in {
             return None;
@@ -319,7 +323,7 @@ impl LinkedHandler<'_> {
             return None;
         }
         let stalled = self.wait_for_replies();
-        self.rewriter.server.has_restore_in_flight = stalled.is_some();
+        self.rewriter.pair.server.has_restore_in_flight = stalled.is_some();
         stalled
     }
 
@@ -330,7 +334,7 @@ impl LinkedHandler<'_> {
             return rewritten;
         }
         let rewriter = &mut self.rewriter;
-        if !rewriter.server.has_open_batch {
+        if !rewriter.pair.server.has_open_batch {
             rewriter.start_batch();
         }
         let rewritten = if kind == Frontend::Execute {
@@ -338,20 +342,20 @@ impl LinkedHandler<'_> {
                 Some(rewritten) => rewritten,
                 None => self.rewriter.execute(message),
             }
-        } else if rewriter.statements_max == 0 {
+        } else if rewriter.pair.statements_max == 0 {
             self.forward_unrenamed(kind, message)
         } else {
             self.rewrite_names(kind, message)
         };
         if !matches!(rewritten, RewriteResult::Stop(_)) {
-            self.rewriter.server.has_open_batch = true;
+            self.rewriter.pair.server.has_open_batch = true;
         }
         rewritten
     }
 
     /// Forwards a Parse, Bind, Describe or Close unchanged, if statement names are not rewritten.
     fn forward_unrenamed(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
-        let server = &mut *self.rewriter.server;
+        let server = &mut *self.rewriter.pair.server;
         if kind == Frontend::Parse {
             if self.is_shared {
                 server.session_state |= message_state_flags(message);
@@ -359,7 +363,7 @@ impl LinkedHandler<'_> {
             }
             if let Some(name_end) = memchr::memchr(0, message.body) {
                 let sql = sql_text(&message.body[name_end + 1..]);
-                server.record_reset_parameters(sql, &self.rewriter.client.startup_parameters);
+                server.record_reset_parameters(sql, &self.rewriter.pair.client.startup_parameters);
             }
         }
         server.outstanding.push(match kind {
@@ -393,12 +397,12 @@ impl LinkedHandler<'_> {
     }
 
     fn handle_function_call(&mut self) -> RewriteResult {
-        if self.rewriter.server.has_open_batch
+        if self.rewriter.pair.server.has_open_batch
             && let Some(stalled) = self.wait_for_replies()
         {
             return stalled; // If the batch has failed, the server skips this message.
         }
-        let server = &mut *self.rewriter.server;
+        let server = &mut *self.rewriter.pair.server;
         server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         // The called function may be `set_config`.
         server.parameters.parse_state.record_change(Uncertainty::Unreported);
@@ -407,7 +411,7 @@ impl LinkedHandler<'_> {
     }
 
     fn handle_query(&mut self, message: PartialMessage<'_>) -> RewriteResult {
-        if self.rewriter.server.has_open_batch
+        if self.rewriter.pair.server.has_open_batch
             && let Some(stalled) = self.wait_for_replies()
         {
             return stalled; // If the batch has failed, the server skips this message.
@@ -435,13 +439,13 @@ impl LinkedHandler<'_> {
         {
             return match rewritten {
                 ListenPrecondition::Wait(rewritten) => rewritten,
-                ListenPrecondition::Refuse(error) => self.fail_listen_query(error),
+                ListenPrecondition::Refuse(error) => self.rewriter.fail_listen_query(error),
             };
         }
         let spliced = if actions.is_empty() {
             self.splice_restore(message)
         } else {
-            self.splice_listen_markers(message)
+            self.rewriter.splice_listen_markers(message)
         };
         if spliced.is_some()
             && let Some(stalled) = self.wait_for_replies()
@@ -449,7 +453,7 @@ impl LinkedHandler<'_> {
             return stalled; // Spliced replies are recognized only if no others are pending.
         }
         let set_kind = self.record_query_effects(message);
-        let Rewriter { server, to_server, .. } = &mut self.rewriter;
+        let LinkedPair { server, to_server, .. } = &mut self.rewriter.pair;
         server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         server.has_restore_in_flight = !server.parameters_to_restore.is_empty()
             || spliced.is_some()
@@ -466,7 +470,7 @@ impl LinkedHandler<'_> {
     /// Handles a query string for which [`fast_path::is_simple`] returns `true`.
     #[inline]
     fn fast_path_query(&mut self, sql: &[u8]) -> RewriteResult {
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let set_kind = if self.is_shared {
             let flags = SessionStateFlags::from_text(sql);
             server.session_state |= flags;
@@ -491,7 +495,7 @@ impl LinkedHandler<'_> {
     /// statements; it restores the client's startup values after each reset. Returns `None` if the
     /// query string is sent unchanged.
     fn splice_restore(&self, message: PartialMessage<'_>) -> Option<SplicedQuery> {
-        let Rewriter { client, server, .. } = &self.rewriter;
+        let LinkedPair { client, server, .. } = &self.rewriter.pair;
         let startup = client.startup_parameters.list();
         if startup.is_empty() || !message.is_complete() || server.is_copying_in {
             return None;
@@ -504,7 +508,7 @@ impl LinkedHandler<'_> {
     /// protocol. Returns `None` for other query strings, and if the server will reject the query
     /// string, as during COPY or in a failed transaction.
     fn try_deallocate(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let name = deallocated_name(message).filter(|_| !server.is_copying_in)?;
         let has_name =
             |client: &ClientConnection| client.statements.named.contains_key(name.as_slice());
@@ -512,7 +516,7 @@ impl LinkedHandler<'_> {
             if let Some(stalled) = self.wait_for_replies() {
                 return Some(stalled);
             }
-            let Rewriter { client, server, .. } = &mut self.rewriter;
+            let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
             if has_name(client) && server.status != TransactionStatus::Failed {
                 return Some(self.deallocate(&name));
             }
@@ -523,7 +527,7 @@ impl LinkedHandler<'_> {
     /// Records the possible effects of a query string on the session, and returns what a `SET` tag
     /// in its reply will mean.
     fn record_query_effects(&mut self, message: PartialMessage<'_>) -> SetKind {
-        let Rewriter { client, server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
         server.record_reset_parameters(sql, &client.startup_parameters);
         if !self.is_shared {
@@ -557,7 +561,7 @@ impl LinkedHandler<'_> {
     /// the server. If a batch is open, a Sync is sent in its place, so that the server's own
     /// ReadyForQuery follows.
     fn deallocate(&mut self, name: &[u8]) -> RewriteResult {
-        let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
+        let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         deallocate(client, name, self.to_client);
         server.statements.unnamed_is_ours = false; // The server still has one.
         if std::mem::take(&mut server.has_open_batch) {
