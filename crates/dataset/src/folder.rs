@@ -69,7 +69,15 @@ impl Folder {
         }
         let names = self.names().map_err(failed)?;
         if !self.manifest_path().exists() {
-            return if names.is_empty() { Ok(()) } else { Err(WriteError::NotEmpty { dir, kind }) };
+            // A writer that was killed at its start leaves an unfinished manifest.
+            let unfinished = temporary_path(&self.manifest_path());
+            if names.iter().any(|name| !unfinished.ends_with(name)) {
+                return Err(WriteError::NotEmpty { dir, kind });
+            }
+            return match fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+                _ => Ok(()),
+            };
         }
         if !overwrite {
             return Err(WriteError::Exists { dir, kind });

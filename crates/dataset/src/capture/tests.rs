@@ -327,6 +327,20 @@ fn capture_is_overwritten_only_on_request() {
 }
 
 #[test]
+fn folder_of_killed_writer_is_usable() {
+    let scratch = tempfile::tempdir().unwrap();
+    let create = || CaptureWriter::create(scratch.path(), CaptureSettings::default());
+    fs::write(scratch.path().join(".capture.json.tmp"), "{").unwrap();
+    create().unwrap().finish(serde_json::Value::Null).unwrap();
+    assert_eq!(Capture::open(scratch.path()).unwrap().manifest().events, 0);
+    assert!(!scratch.path().join(".capture.json.tmp").exists());
+
+    fs::remove_file(scratch.path().join("capture.json")).unwrap();
+    fs::write(scratch.path().join("capture.json.tmp"), "mine").unwrap();
+    assert!(matches!(create().unwrap_err(), WriteError::NotEmpty { .. }));
+}
+
+#[test]
 fn foreign_folders_are_never_overwritten() {
     let scratch = tempfile::tempdir().unwrap();
     let create = |dir: &Path| {
