@@ -56,7 +56,7 @@ impl RunningCapture {
 
     /// Whether a capture runs.
     #[inline]
-    pub(crate) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.buffer.is_some()
     }
 

@@ -167,8 +167,7 @@ impl PoolWorker {
             self.sockets.poller.wait(deadline, &mut ready)?;
             self.iteration += 1;
             if self.suspended.is_none() {
-                let now = self.started_at.elapsed();
-                self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+                self.read_clock();
             }
             for ready in ready.drain(..) {
                 self.handle_readiness(ready);
@@ -275,8 +274,13 @@ impl PoolWorker {
                 Ok(Received::Bytes(some)) => some,
                 Ok(Received::Closed) | Err(_) => return self.connection_lost(slot),
             };
+            let peer = connection.peer;
+            if self.core.capture().is_running() {
+                // Events that happened before on other workers must have an earlier time.
+                self.read_clock();
+            }
             let bytes = &self.buffer[..received];
-            match connection.peer {
+            match peer {
                 // The core has closed the peer: further input is ignored.
                 None => {}
                 Some(_) if bytes.is_empty() => {}
@@ -289,6 +293,11 @@ impl PoolWorker {
             }
         }
         self.sockets.deferred.push_back(DeferredAction::Read(token));
+    }
+
+    fn read_clock(&mut self) {
+        let now = self.started_at.elapsed();
+        self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Sends as much of a peer's backlog as the socket accepts.
