@@ -15,7 +15,7 @@ use howdah_dataset::{Capture, ReplayRun, RunSettings, RunWriter};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, EncodingMap, IdentityMap, Notice, NoticeSink,
     ProgressReader, Rate, Replay, ReplayLimits, ReplayProgress, ReplayReport, ReplaySettings,
-    find_denied_logins,
+    StatementOrder, find_denied_logins,
 };
 use howdah_report::rehearsal::{RunMachine, RunSummary};
 use howdah_stats::Registry;
@@ -154,6 +154,7 @@ impl Replayer<'_> {
     fn settings(&self, identities: &IdentityMap, is_read_only: bool) -> ReplaySettings {
         let captured = self.capture.manifest().origin.encodings.clone();
         ReplaySettings {
+            order: StatementOrder::Session,
             rate: self.rate,
             identities: identities.clone(),
             encodings: EncodingMap { captured, ..EncodingMap::default() },

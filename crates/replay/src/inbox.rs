@@ -6,12 +6,16 @@ use howdah_net::Waker;
 use howdah_traffic::{Event, Timestamp};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::order::OrderPosition;
+
 /// An event queued for a worker.
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
     /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
+    /// The event's position in the captured order of commits.
+    pub(crate) place: OrderPosition,
     /// Number of this worker's sessions whose Connect, but not Disconnect, was read up to this
     /// event. A replay at the highest speed opens at most this many at once, unless it stalls.
     pub(crate) open_sessions: usize,

@@ -6,6 +6,7 @@ use howdah_connect::{AuthFilter, LoginError};
 use howdah_net::{Dialer, Received, Stream};
 use howdah_session::{ClientSession, Login, SessionEvent, TransactionStatus};
 use howdah_traffic::{SqlState, Text};
+use howdah_wire::startup::CancelKey;
 
 use crate::target::Logins;
 
@@ -113,6 +114,11 @@ impl Link {
             LinkPhase::Connected(connected) => Some(&mut connected.client),
             LinkPhase::Connecting(_) => None,
         }
+    }
+
+    /// Returns the process id of the backend, once the server has sent it.
+    pub(crate) fn backend(&mut self) -> Option<i32> {
+        self.client()?.cancel_key().map(CancelKey::process_id)
     }
 
     /// Transfers bytes in both directions and passes replies to `on_reply`. Returns when the socket

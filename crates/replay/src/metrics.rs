@@ -22,6 +22,7 @@ pub const METRICS: &[Description] = &[
     LATENCY,
     SCHEDULE_ERROR,
     DEPENDENCY_LAG,
+    ORDER_WAIT,
     INPUT_LATE,
 ];
 
@@ -83,6 +84,10 @@ const DEPENDENCY_LAG: Description = Description::histogram(
     "howdah_replay_dependency_lag_seconds",
     "How long executions were due while their session's previous statement was still running.",
 );
+const ORDER_WAIT: Description = Description::histogram(
+    "howdah_replay_order_wait_seconds",
+    "How long executions were held back for the captured order of commits, if they were.",
+);
 const INPUT_LATE: Description = Description::histogram(
     "howdah_replay_input_delay_seconds",
     "How long after their due time executions arrived from their source.",
@@ -112,6 +117,7 @@ pub(crate) struct Metrics {
     pub(crate) latency: Histogram,
     pub(crate) schedule_error: Histogram,
     pub(crate) dependency_lag: Histogram,
+    pub(crate) order_wait: Histogram,
     pub(crate) input_late: Histogram,
 }
 
@@ -131,6 +137,7 @@ impl Metrics {
             latency: registry.histogram(&LATENCY),
             schedule_error: registry.histogram(&SCHEDULE_ERROR),
             dependency_lag: registry.histogram(&DEPENDENCY_LAG),
+            order_wait: registry.histogram(&ORDER_WAIT),
             input_late: registry.histogram(&INPUT_LATE),
         }
     }

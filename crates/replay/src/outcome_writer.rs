@@ -52,6 +52,9 @@ pub struct ReplayTotals {
     /// Delays with which executions arrived from their source, such as a live log; empty at the
     /// highest speed.
     pub input_late: Percentiles,
+    /// Times for which executions were held back until the transactions had committed that they
+    /// followed in the capture; only of those that were.
+    pub order_wait: Percentiles,
     /// Captured time of the first and the last event that ended, not counting events skipped
     /// because the replay was interrupted.
     pub played: Option<(Timestamp, Timestamp)>,
@@ -239,6 +242,7 @@ impl OutcomeWriter {
         // Each delay has one cause. If the event was available and the session free, the replay is
         // the cause; if the statement waited for its session, the database is.
         let ready = one.item.available.max(one.free_since);
+        let ready = one.item.held_until.map_or(ready, |held| held.max(ready));
         let late = |sent: Instant| micros(sent.saturating_duration_since(ready));
         let lag = micros(one.free_since.saturating_duration_since(one.item.available));
         let input = micros(one.item.available.saturating_duration_since(one.item.due));
@@ -286,6 +290,12 @@ impl OutcomeWriter {
             self.metrics.schedule_error.observe_us(error);
             self.tally.dependency_lag.record_us(lag);
             self.metrics.dependency_lag.observe_us(lag);
+        }
+        if let Some(held_until) = one.item.held_until {
+            let ready = one.item.available.max(one.free_since);
+            let wait = micros(held_until.saturating_duration_since(ready));
+            self.tally.order_wait.record_us(wait);
+            self.metrics.order_wait.observe_us(wait);
         }
         if let Some(late) = outcome.input_late_us {
             self.tally.input_late.record_us(late);

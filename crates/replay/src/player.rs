@@ -16,19 +16,22 @@ use std::{
 };
 
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
-use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text};
+use howdah_traffic::{
+    Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text, Timestamp,
+};
 
 pub(crate) use self::{
     batch::ends_transaction,
     outcome::{EventEnd, FinishedEvent, ScheduledEvent, SkipCause},
 };
 use self::{
-    batch::{begins_transaction, continues_batch},
+    batch::{begins_transaction, continues_batch, continues_statement},
     in_flight::{BatchPart, InFlightBatch},
     messages::function_oid,
 };
 use crate::{
     link::{ReplayFailure, Reply},
+    order::is_conflict_victim,
     types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
@@ -39,6 +42,8 @@ pub(crate) enum PlayerStep {
     WaitUntil(Instant),
     /// Wait for an event or a reply.
     Wait,
+    /// Wait until all transactions before this captured time have ended.
+    WaitForTransactions(Timestamp),
     /// Open a connection, for a Connect event if there is one.
     Connect(Option<ScheduledEvent>),
     /// Send what the client has queued.
@@ -101,6 +106,21 @@ pub(crate) struct Player {
     types: Arc<ParameterTypes>,
     /// The next trial of types for the event at the front.
     trial: Option<Box<TypeTrial>>,
+    hold: OrderHold,
+}
+
+/// The state of a session in the commit order.
+#[derive(Debug, Default)]
+struct OrderHold {
+    /// Whether the replay keeps the captured order of commits.
+    is_ordered: bool,
+    /// The time for which the event at the front waits, while it is held back: see
+    /// [`OrderPosition::needs`](crate::order::OrderPosition::needs).
+    needs: Option<Timestamp>,
+    /// When the event at the front was no longer held back, until it is sent.
+    ended_at: Option<Instant>,
+    /// Whether the session does not wait for others until its transaction ends.
+    is_released: bool,
 }
 
 /// The text of a prepared statement, with its parameter types.
@@ -145,7 +165,23 @@ impl Player {
             settings: Vec::new(),
             types,
             trial: None,
+            hold: OrderHold::default(),
         }
+    }
+
+    /// Makes the session wait for transactions that its events need.
+    pub(crate) fn enable_commit_order(&mut self) {
+        self.hold.is_ordered = true;
+    }
+
+    /// Whether the event at the front is held back for the order of commits.
+    pub(crate) fn is_waiting_in_order(&self) -> bool {
+        self.hold.needs.is_some()
+    }
+
+    /// Lets the session run to the end of its transaction without waiting for others.
+    pub(crate) fn release(&mut self) {
+        self.hold.is_released = true;
     }
 
     /// Returns the startup parameters of the session's login, if captured.
@@ -202,11 +238,13 @@ impl Player {
     }
 
     /// Decides what to do at `now`. For [`PlayerStep::Send`], the messages are queued in `client`,
-    /// which must be given if the state is [`LinkState::Connected`].
+    /// which must be given if the state is [`LinkState::Connected`]. All transactions
+    /// before the captured time `clear_until` have ended.
     pub(crate) fn step(
         &mut self,
         now: Instant,
         paced: bool,
+        clear_until: Timestamp,
         client: Option<&mut ClientSession>,
     ) -> PlayerStep {
         let Some(next) = self.queue.front() else { return PlayerStep::Wait };
@@ -225,10 +263,16 @@ impl Player {
         if next.due > now {
             return PlayerStep::WaitUntil(next.due);
         }
+        if self.hold.is_ordered && is_conflict_victim(&next.event) {
+            return self.repeat_conflict(now, client);
+        }
         if let Some(skip) = self.reason_to_skip(&next.event) {
             let item = self.pop();
             self.on_skipped(&item.event);
             return PlayerStep::Record(item, EventEnd::Skipped(skip));
+        }
+        if let Some(wait) = self.wait_for_transactions(now, clear_until) {
+            return wait;
         }
         match (&self.link_state, client) {
             (LinkState::Connected, Some(client)) => self.play(now, client),
@@ -238,6 +282,61 @@ impl Player {
             }
             (LinkState::Connecting | LinkState::Connected, _) => PlayerStep::Wait,
         }
+    }
+
+    /// Holds the event at the front back until the transactions have ended that it needs, or that
+    /// what is sent with it needs. Returns `None` if it may be sent.
+    #[inline]
+    fn wait_for_transactions(
+        &mut self,
+        now: Instant,
+        clear_until: Timestamp,
+    ) -> Option<PlayerStep> {
+        if !self.hold.is_ordered {
+            return None;
+        }
+        let needs = self.needed_transactions().filter(|needs| *needs > clear_until);
+        let Some(needs) = needs.filter(|_| !self.hold.is_released) else {
+            if self.hold.needs.take().is_some() {
+                self.hold.ended_at = Some(now);
+            }
+            return None;
+        };
+        let was_waiting_for = self.hold.needs.replace(needs);
+        Some(if was_waiting_for == Some(needs) {
+            PlayerStep::Wait
+        } else {
+            PlayerStep::WaitForTransactions(needs)
+        })
+    }
+
+    fn needed_transactions(&self) -> Option<Timestamp> {
+        let mut needs = None;
+        let mut last: Option<&Event> = None;
+        for next in &self.queue {
+            if last.is_some_and(|last| !continues_statement(last, &next.event)) {
+                break;
+            }
+            needs = needs.max(next.place.needs);
+            last = Some(&next.event);
+        }
+        needs
+    }
+
+    /// Handles a statement that failed in the capture by a conflict with another session, such as a
+    /// deadlock, which may not occur in the same place again. The statement is not sent; if it was
+    /// part of a transaction, another one that fails is sent in its place.
+    fn repeat_conflict(&mut self, now: Instant, client: Option<&mut ClientSession>) -> PlayerStep {
+        if self.transaction == TransactionStatus::InTransaction
+            && let (LinkState::Connected, Some(client)) = (&self.link_state, client)
+        {
+            client.query(FAILING_SQL).expect("the text has no zero byte");
+            self.in_flight = Some(InFlightBatch::new(Vec::new(), now, None));
+            return PlayerStep::Send;
+        }
+        let item = self.pop();
+        self.on_skipped(&item.event);
+        PlayerStep::Record(item, EventEnd::Skipped(SkipCause::Conflict))
     }
 
     fn pop(&mut self) -> ScheduledEvent {
@@ -331,6 +430,9 @@ impl Player {
             }
             parts.push(BatchPart::new(self.pop()));
         }
+        if let Some(at) = self.hold.ended_at.take() {
+            parts.iter_mut().for_each(|part| part.item.held_until = Some(at));
+        }
         if self.is_transaction_lost && begins_transaction(&parts[0].item.event.action) {
             self.is_transaction_lost = false;
         }
@@ -379,7 +481,10 @@ impl Player {
         };
         match &next.event.action {
             Action::Fetch(bound) if is_opened(&bound.portal) => false,
-            _ => self.reason_to_skip(&next.event).is_some(),
+            _ => {
+                self.reason_to_skip(&next.event).is_some()
+                    || self.hold.is_ordered && is_conflict_victim(&next.event)
+            }
         }
     }
 
@@ -398,6 +503,7 @@ impl Player {
             Reply::Ready(status) => {
                 self.transaction = status;
                 if status == TransactionStatus::Idle {
+                    self.hold.is_released = false;
                     // Portals end with their transaction.
                     self.portals.clear();
                 }
@@ -580,6 +686,9 @@ impl Player {
         flight.parts.into_iter().map(abandoned).collect()
     }
 }
+
+/// A statement that always fails, in place of one whose failure cannot be repeated.
+const FAILING_SQL: &[u8] = b"select 'failed in the capture by a conflict'::pg_catalog.int4";
 
 /// Whether the rows of all the event's COPYs were captured.
 fn has_copy_data(event: &Event) -> bool {

@@ -26,6 +26,7 @@ use crate::{
     machine::{CalibrationControl, CalibrationPlan, MachineMonitor},
     metrics::Metrics,
     notice::{Notice, NoticeSink},
+    order::{CommitOrder, StatementOrder, sequencer::Sequencer, stalls},
     outcome_writer::{OutcomeWriter, ReplayTotals},
     pace::Schedule,
     player::FinishedEvent,
@@ -96,6 +97,9 @@ pub struct ReplayReport {
     /// Number of sessions whose transaction was still open at the end of the capture. They were
     /// closed, which rolled it back.
     pub closed_in_transaction: u64,
+    /// Number of times that a transaction had to run ahead of others that it followed in the
+    /// capture, because those waited for its locks; `None` if the order was not kept.
+    pub order_inversions: Option<u64>,
     /// Whether captured outcomes are known; see [`Replay::has_outcomes`].
     pub has_outcomes: bool,
     /// Whether the replay was stopped before the end of the capture.
@@ -175,6 +179,16 @@ impl Replay {
             metrics.connections_active.clone(),
         );
         let machine = machine.map_err(StartError::Thread)?;
+        let order =
+            (self.settings.order == StatementOrder::Commit).then(|| Arc::new(CommitOrder::new()));
+        if let Some(order) = order.clone() {
+            let target = self.target.with_endpoint(&self.endpoint);
+            // The thread is not joined: it may still be waiting for the server.
+            thread::Builder::new()
+                .name("commit-order".to_owned())
+                .spawn(move || stalls::watch(&order, &target))
+                .map_err(StartError::Thread)?;
+        }
         let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
@@ -183,6 +197,7 @@ impl Replay {
             dialer,
             logins: Arc::new(logins),
             types: Arc::default(),
+            order,
             limits: self.settings.limits,
             workers: self.settings.workers.max(1),
             notices: Arc::new(self.notices),
@@ -211,6 +226,9 @@ fn play<E: Into<EventSourceError>>(
     for _ in 0..shared.workers {
         let poller = Poller::new().map_err(StartError::Thread)?;
         let waker = poller.waker().map_err(StartError::Thread)?;
+        if let Some(order) = &shared.order {
+            order.add_worker(waker.clone());
+        }
         let inbox = Arc::new(Inbox::new(waker, INBOX_BYTES));
         workers.push((ReplayWorker::new(poller, inbox.clone(), shared.clone()), inbox));
     }
@@ -218,6 +236,7 @@ fn play<E: Into<EventSourceError>>(
     let stop = shared.stop.clone();
     let notices = shared.notices.clone();
     let calibration = shared.calibration.clone();
+    let order = shared.order.clone();
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
@@ -229,6 +248,7 @@ fn play<E: Into<EventSourceError>>(
         last: opening.time,
         held_up: None,
         capacity,
+        sequencer: order.clone().map(Sequencer::new),
         calibration,
         notices,
         error: error.clone(),
@@ -249,6 +269,9 @@ fn play<E: Into<EventSourceError>>(
         (stats, writing.join().expect("the outcome writer does not panic"))
     });
     let elapsed = start.elapsed();
+    if let Some(order) = &order {
+        order.finish();
+    }
     let machine = machine.finish();
     if let Some(Err(error)) = writer.as_ref().map(|writer| writer.write_machine(&machine)) {
         tracing::error!(%error, "cannot write the measurements of the machine");
@@ -269,6 +292,7 @@ fn play<E: Into<EventSourceError>>(
         connections_lost: sum.lost,
         closed_in_transaction: sum.closed_in_transaction,
         has_outcomes: false,
+        order_inversions: order.map(|order| order.inversions()),
         is_interrupted: sum.stopped || stop.load(Ordering::Relaxed),
         source_error: error.lock().take(),
         write_error,
@@ -287,6 +311,8 @@ struct Dispatcher {
     /// When the dispatcher last waited for room in an inbox.
     held_up: Option<Instant>,
     capacity: Option<Capacity>,
+    /// Notes the ends of transactions, if the replay keeps their order.
+    sequencer: Option<Sequencer>,
     calibration: Arc<CalibrationControl>,
     notices: Arc<NoticeSink>,
     /// The error that ended reading.
@@ -313,6 +339,9 @@ impl Dispatcher {
                 }
             }
         }
+        if let Some(sequencer) = &self.sequencer {
+            sequencer.finish();
+        }
         for inbox in &self.inboxes {
             inbox.finish(self.last);
         }
@@ -335,6 +364,7 @@ impl Dispatcher {
         }
         let arrival = QueuedEvent {
             bytes: event_bytes(&event),
+            place: self.sequencer.as_mut().map(|it| it.position(&event)).unwrap_or_default(),
             open_sessions: self.open[worker].len(),
             read_at: Instant::now(),
             last_blocked: self.held_up,

@@ -1,7 +1,8 @@
 //! [`ReplaySettings`]: the pace, identities and limits of a replay.
 
 use crate::{
-    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, pace::Rate,
+    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting,
+    order::StatementOrder, pace::Rate,
 };
 
 /// Options of a replay, with defaults.
@@ -9,6 +10,8 @@ use crate::{
 pub struct ReplaySettings {
     /// Speed of the replay.
     pub rate: Rate,
+    /// Order of the statements of different sessions.
+    pub order: StatementOrder,
     /// Roles and databases of the sessions on the target.
     pub identities: IdentityMap,
     /// Encodings of the captured texts.
@@ -29,6 +32,7 @@ impl Default for ReplaySettings {
     fn default() -> Self {
         Self {
             rate: Rate::default(),
+            order: StatementOrder::default(),
             identities: IdentityMap::default(),
             encodings: EncodingMap::default(),
             login_settings: Vec::new(),

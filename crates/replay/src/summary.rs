@@ -61,6 +61,9 @@ impl ReplayReport {
             "schedule_error_us": percentiles_json(schedule_error),
             "dependency_lag_us": percentiles_json(dependency_lag),
             "input_late_us": percentiles_json(input_late),
+            "order_wait_us":
+                self.order_inversions.map(|_| percentiles_json(&self.tally.order_wait)),
+            "order_inversions": self.order_inversions,
             "machine": self.machine_json(),
             "sessions": self.sessions,
             "connections": self.connections,
@@ -122,6 +125,15 @@ impl ReplayReport {
         if late.is_some() {
             let input = describe_percentiles(&self.tally.input_late);
             line(out, "input late", &format!("{input}  (read after it was due: the source's)"))?;
+        }
+        if let Some(inversions) = self.order_inversions {
+            let wait = describe_percentiles(&self.tally.order_wait);
+            let held = self.tally.order_wait.count();
+            line(out, "commit order", &format!("{held} statements held back: {wait}"))?;
+            if inversions > 0 {
+                let why = "ran ahead of others, which waited for its locks";
+                line(out, "  inversions", &format!("{inversions}  a transaction {why}"))?;
+            }
         }
         line(out, "machine", &describe_machine(&self.machine))?;
         let sessions = format!(

@@ -7,6 +7,7 @@
 mod admission;
 mod end_of_capture;
 mod interruption;
+mod ordering;
 mod session_slot;
 mod stats;
 
@@ -34,6 +35,7 @@ use crate::{
     machine::CalibrationControl,
     metrics::Metrics,
     notice::{Notice, NoticeSink},
+    order::CommitOrder,
     pace::Schedule,
     player::{
         EventEnd, FinishedEvent, LinkState, Outage, Player, PlayerStep, ScheduledEvent, SkipCause,
@@ -43,6 +45,7 @@ use crate::{
     types::ParameterTypes,
 };
 use interruption::Interruption;
+use ordering::HeldSessions;
 use session_slot::{SessionSlot, SlotId};
 
 /// Maximum time between checks of the stop flag, and between updates of the gauges.
@@ -65,6 +68,8 @@ pub(crate) struct WorkerContext {
     pub(crate) dialer: Dialer,
     pub(crate) logins: Arc<Logins>,
     pub(crate) types: Arc<ParameterTypes>,
+    /// The captured order of commits, if the replay keeps it.
+    pub(crate) order: Option<Arc<CommitOrder>>,
     pub(crate) limits: ReplayLimits,
     pub(crate) workers: usize,
     pub(crate) notices: Arc<NoticeSink>,
@@ -86,6 +91,7 @@ pub(crate) struct ReplayWorker {
     /// be reported again, or sending on them failed.
     unread: Vec<SlotId>,
     cancels: CancelRequests,
+    held: HeldSessions,
     /// Outcomes not yet sent to the outcome writer.
     finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
@@ -113,6 +119,7 @@ impl ReplayWorker {
             by_session: HashMap::new(),
             unread: Vec::new(),
             cancels: CancelRequests::default(),
+            held: HeldSessions::default(),
             finished: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
@@ -155,6 +162,7 @@ impl ReplayWorker {
             None => {
                 let supply = self.admit(now);
                 self.run_expired_timers(now);
+                self.play_freed_sessions();
                 if let QueueState::Finished(last) = supply
                     && self.finish_sessions(last, now)
                 {
@@ -200,8 +208,21 @@ impl ReplayWorker {
             }
             let Some(player) = slot_entry.player.as_mut() else { return };
             let client = slot_entry.link.as_mut().and_then(Link::client);
-            match player.step(now, paced, client) {
+            let was_held = player.is_waiting_in_order();
+            let clear = self.shared.order.as_ref().map(|order| order.clear_until());
+            let step = player.step(now, paced, clear.unwrap_or_default(), client);
+            if was_held
+                && !player.is_waiting_in_order()
+                && let Some(order) = &self.shared.order
+            {
+                order.end_wait(&player.id);
+            }
+            match step {
                 PlayerStep::Wait => break,
+                PlayerStep::WaitForTransactions(needs) => {
+                    self.wait_in_order(slot, needs);
+                    break;
+                }
                 PlayerStep::WaitUntil(due) => {
                     self.set_timer(slot, due);
                     break;
@@ -357,6 +378,12 @@ impl ReplayWorker {
         self.progress = now;
         let slot_entry = &mut self.slots[slot.index as usize];
         slot_entry.retries = 0;
+        if let Some(order) = &self.shared.order
+            && let Some(player) = &slot_entry.player
+            && let Some(backend) = slot_entry.link.as_mut().and_then(Link::backend)
+        {
+            order.set_backend(&player.id, backend);
+        }
         if let Some((Some(item), since)) = slot_entry.connecting.take() {
             self.finish_event(answered(item, since, now, EventEnd::Done));
         }
@@ -371,6 +398,9 @@ impl ReplayWorker {
         let last_error = slot_entry.link.take().and_then(Link::into_last_error);
         let failure = last_error.unwrap_or_else(|| lost.into());
         let Some(player) = slot_entry.player.as_mut() else { return };
+        if let Some(order) = &self.shared.order {
+            order.remove_backend(&player.id);
+        }
         let was_connected = matches!(player.link_state, LinkState::Connected);
         let was_busy = player.is_busy();
         let wait =
@@ -421,6 +451,7 @@ impl ReplayWorker {
             interruption::mark_cancelled(&mut one);
         }
         self.backlog_bytes = self.backlog_bytes.saturating_sub(one.item.bytes);
+        self.note_transaction_end(&one.item);
         if let Some(sent) = one.sent
             && one.item.event.action.kind().is_execution()
         {

@@ -19,7 +19,7 @@ use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
     IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Replay, ReplayLimits, ReplayReport,
-    ReplaySettings, StartError, TargetFacts, check_target, find_denied_logins,
+    ReplaySettings, StartError, StatementOrder, TargetFacts, check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Speed relative to the capture, such as 0.5 or 2, or max to replay without waiting
     #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
     rate: Rate,
+    /// Order of statements of different sessions
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    order: OrderArg,
     #[command(flatten)]
     identities: IdentityArgs,
     /// Connect all sessions to this database
@@ -106,6 +109,25 @@ Examples:
   howdah replay monday --target postgresql://postgres@copy/shop -o run-1
   howdah replay postgresql.csv --target postgresql://copy/shop --rate 2 --as-user bench
   tail -n +1 -F postgresql.log | howdah replay - --target postgresql://copy/shop";
+
+/// Order of statements of different sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum OrderArg {
+    /// Sessions do not wait for each other
+    #[default]
+    Session,
+    /// A statement waits for the transactions that had committed before it
+    Commit,
+}
+
+impl From<OrderArg> for StatementOrder {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Session => Self::Session,
+            OrderArg::Commit => Self::Commit,
+        }
+    }
+}
 
 /// Format of a replay's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -407,6 +429,7 @@ fn settings(
     }
     ReplaySettings {
         rate: args.rate,
+        order: args.order.into(),
         identities: IdentityMap {
             as_database: args.as_database.clone(),
             ..args.identities.identity_map()

@@ -18,6 +18,7 @@ mod machine;
 mod messages;
 mod metrics;
 mod open_transactions;
+mod order;
 mod pgbench;
 mod pooler_capture;
 mod protocol;

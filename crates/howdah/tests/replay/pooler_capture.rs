@@ -9,6 +9,7 @@ use std::{
     process::{Child, ChildStderr, Command, Stdio},
 };
 
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_dataset::Capture;
 use howdah_lab::{Cluster, client_tool, skip_without_postgres};
 use howdah_traffic::{Action, Event, Parameter};
@@ -94,6 +95,14 @@ impl CapturePooler {
         let mut messages = String::new();
         self.stderr.read_to_string(&mut messages).unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Connects to the database `bench`.
+    pub(crate) fn client(&self) -> Client {
+        let uri = format!("postgresql://postgres@127.0.0.1:{}/bench", self.port);
+        let words = ConnParams { conninfo: Some(uri), ..ConnParams::default() };
+        let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
+        Client::connect(&target).unwrap()
     }
 
     pub(crate) fn raw(&self) -> RawConnection {

@@ -34,20 +34,10 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
         };
         return pipeline == next_pipeline && fits;
     }
-    let (Some(name), Some(next_name)) =
-        (statement_name(&last.action), statement_name(&next.action))
-    else {
-        return false;
-    };
-    let is_order_kept = matches!(
-        (last.action.kind(), next.action.kind()),
-        (Kind::Parse, Kind::Bind | Kind::Execute) | (Kind::Bind, Kind::Execute)
-    );
     let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
     let gap = next.time.saturating_since(last.time).saturating_sub(worked);
     // A Bind alone has no effect, so it waits for its Execute, however late the Execute is.
-    is_order_kept
-        && name == next_name
+    continues_statement(last, next)
         && last.action.sql() == next.action.sql()
         && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP_MAX)
 }
@@ -65,6 +55,15 @@ fn statement_name(action: &Action) -> Option<&Text> {
         Action::Bind(bound) | Action::Execute(bound) => Some(&bound.statement),
         _ => None,
     }
+}
+
+/// Whether `next` uses what `last` has prepared or bound: a Parse, its Bind and its Execute.
+pub(super) fn continues_statement(last: &Event, next: &Event) -> bool {
+    let is_order_kept = matches!(
+        (last.action.kind(), next.action.kind()),
+        (Kind::Parse, Kind::Bind | Kind::Execute) | (Kind::Bind, Kind::Execute)
+    );
+    is_order_kept && statement_name(&last.action) == statement_name(&next.action)
 }
 
 /// Whether an action starts a transaction, so that it does not belong to an earlier one.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use howdah_traffic::Event;
 
-use crate::link::ReplayFailure;
+use crate::{link::ReplayFailure, order::OrderPosition};
 
 /// An event with its due time.
 #[derive(Debug)]
@@ -14,6 +14,10 @@ pub(crate) struct ScheduledEvent {
     /// When the event could be sent: when due, or later if its source was late.
     pub(crate) available: Instant,
     pub(crate) bytes: usize,
+    /// The event's position in the captured order of commits.
+    pub(crate) place: OrderPosition,
+    /// When the event was no longer held back for the order, if it was.
+    pub(crate) held_until: Option<Instant>,
     /// Deduced types of the parameters, if the capture has none and the statement needs some.
     pub(crate) types: Option<Arc<[u32]>>,
     /// Whether the event's batch was refused without types and is sent again.
@@ -22,7 +26,16 @@ pub(crate) struct ScheduledEvent {
 
 impl ScheduledEvent {
     pub(crate) fn new(event: Event, due: Instant, here: Instant, bytes: usize) -> Self {
-        Self { event, due, available: here, bytes, types: None, is_retried: false }
+        Self {
+            event,
+            due,
+            available: here,
+            bytes,
+            place: OrderPosition::default(),
+            held_until: None,
+            types: None,
+            is_retried: false,
+        }
     }
 
     /// Returns the types for the event's Parse: captured or deduced ones.
@@ -78,6 +91,7 @@ pub(crate) enum SkipCause {
     TruncatedParameter,
     PortalNotOpen,
     TransactionLost,
+    Conflict,
     NothingToCancel,
     TooFarBehind,
     Interrupted,
@@ -95,6 +109,7 @@ impl SkipCause {
             Self::TruncatedParameter => "parameter value truncated in capture",
             Self::PortalNotOpen => "portal was not opened",
             Self::TransactionLost => "its transaction was lost with the connection",
+            Self::Conflict => "failed in the capture by a conflict with another session",
             Self::NothingToCancel => "nothing left to cancel",
             Self::TooFarBehind => "session too far behind, queue limit reached",
             Self::Interrupted => "interrupted",

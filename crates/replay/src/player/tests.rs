@@ -6,7 +6,7 @@ use howdah_session::{Login, SessionEvent};
 use howdah_traffic::{Bound, CapturedOutcome, CopyInData, Source, Timestamp, WireDetail};
 use howdah_wire::{
     Frame,
-    backend::encode as say,
+    backend::{Severity, encode as say},
     frontend::{DescribeTarget, FrontendMessage},
 };
 
@@ -18,6 +18,7 @@ struct PlayerFixture {
     client: ClientSession,
     start: Instant,
     now: Duration,
+    clear_until: i64,
 }
 
 impl PlayerFixture {
@@ -36,6 +37,7 @@ impl PlayerFixture {
             client: ClientSession::new(login, [7; 18]),
             start,
             now: Duration::ZERO,
+            clear_until: 0,
         };
         fixture.sent();
         fixture.server(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I");
@@ -82,7 +84,12 @@ impl PlayerFixture {
 
     fn at(&mut self, millis: u64) -> PlayerStep {
         self.now = Duration::from_millis(millis);
-        self.player.step(self.start + self.now, true, Some(&mut self.client))
+        self.player.step(
+            self.start + self.now,
+            true,
+            Timestamp::from_micros(self.clear_until),
+            Some(&mut self.client),
+        )
     }
 
     /// Takes the messages that the client has queued, one word per message.
@@ -310,6 +317,77 @@ fn error_fails_rest_of_batch_only() {
 }
 
 #[test]
+fn event_is_held_until_transactions_have_ended() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.player.enable_commit_order();
+    let parse = Action::Parse { statement: "".into(), sql: "select 1".into() };
+    fixture.event(0, parse);
+    fixture.event(0, Action::Execute(bound("", "", "select 1", &[])));
+    // The Parse is sent with the Execute, so it waits for what the Execute needs.
+    fixture.player.queue[1].place.needs = Some(Timestamp::from_micros(2));
+    assert!(matches!(fixture.at(1), PlayerStep::WaitForTransactions(_)));
+    assert!(matches!(fixture.at(2), PlayerStep::Wait), "it waits already");
+    fixture.clear_until = 2;
+    assert!(matches!(fixture.at(5), PlayerStep::Send));
+    let finished = fixture.server(
+        &[b"1\0\0\0\x042\0\0\0\x04".to_vec(), done(b"SELECT 1", TransactionStatus::Idle)].concat(),
+    );
+    let held: Vec<_> = finished.iter().map(|one| one.item.held_until).collect();
+    assert_eq!(held, [Some(fixture.start + Duration::from_millis(5)); 2]);
+
+    fixture.event(6, simple("begin"));
+    fixture.event(6, simple("select 2"));
+    for queued in &mut fixture.player.queue {
+        queued.place.needs = Some(Timestamp::from_micros(3));
+    }
+    assert!(matches!(fixture.at(6), PlayerStep::WaitForTransactions(_)));
+    fixture.player.release();
+    assert!(matches!(fixture.at(7), PlayerStep::Send));
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    assert!(matches!(fixture.at(8), PlayerStep::Send), "released to the end of its transaction");
+    fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
+    fixture.event(9, simple("select 3"));
+    fixture.player.queue[0].place.needs = Some(Timestamp::from_micros(3));
+    assert!(matches!(fixture.at(9), PlayerStep::WaitForTransactions(_)));
+}
+
+#[test]
+fn deadlock_victim_fails_in_the_same_place() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.player.enable_commit_order();
+    fixture.event(0, simple("begin"));
+    for sql in ["update t set v = 1", "update t set v = 2", "rollback"] {
+        fixture.event(0, simple(sql));
+    }
+    fixture.player.queue[2].event.outcome.sqlstate = SqlState::new(b"40P01");
+    for sent in ["begin", "update t set v = 1"] {
+        assert!(matches!(fixture.at(1), PlayerStep::Send));
+        assert!(fixture.sent().contains(sent));
+        fixture.server(&done(b"OK", TransactionStatus::InTransaction));
+    }
+    assert!(matches!(fixture.at(2), PlayerStep::Send));
+    assert!(fixture.sent().contains("failed in the capture by a conflict"));
+    let mut failed = Vec::new();
+    let fields = say::essentials(Severity::Error, b"22P02", b"invalid");
+    say::error_response(&mut failed, fields).unwrap();
+    failed.extend(ready(TransactionStatus::Failed));
+    assert!(fixture.server(&failed).is_empty());
+    let PlayerStep::Record(item, EventEnd::Skipped(SkipCause::Conflict)) = fixture.at(3) else {
+        panic!("the victim is not sent")
+    };
+    assert_eq!(item.event.action.sql().unwrap().as_bytes(), b"update t set v = 2");
+    assert!(matches!(fixture.at(4), PlayerStep::Send));
+    assert!(fixture.sent().contains("rollback"));
+    fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
+
+    // Outside of a transaction, nothing needs to fail.
+    fixture.event(5, simple("update t set v = 3"));
+    fixture.player.queue[0].event.outcome.sqlstate = SqlState::new(b"40001");
+    let step = fixture.at(6);
+    assert!(matches!(step, PlayerStep::Record(_, EventEnd::Skipped(SkipCause::Conflict))));
+}
+
+#[test]
 fn events_with_missing_data_are_skipped_with_reason() {
     let mut fixture = PlayerFixture::connected();
     let unknown = Bound { parameters: None, ..bound("", "", "select $1", &[]) };
@@ -372,8 +450,12 @@ fn late_statement_keeps_its_time_before_cancel() {
         fixture.event(400, Action::Cancel);
         assert!(matches!(fixture.at(300), PlayerStep::Send));
         for (millis, waits) in [(400, true), (699, true), (700, false)] {
-            let step =
-                fixture.player.step(fixture.start + Duration::from_millis(millis), paced, None);
+            let step = fixture.player.step(
+                fixture.start + Duration::from_millis(millis),
+                paced,
+                Timestamp::default(),
+                None,
+            );
             assert_eq!(
                 matches!(step, PlayerStep::WaitUntil(_)),
                 waits,
@@ -573,7 +655,7 @@ fn unpaced_events_wait_for_short_outage_only() {
     fixture.event(0, simple("select 1"));
     for (is_long, waits) in [(false, true), (true, false)] {
         fixture.player.on_connection_lost(Outage { is_long, ..outage.clone() }, fixture.start);
-        match fixture.player.step(fixture.start, false, None) {
+        match fixture.player.step(fixture.start, false, Timestamp::default(), None) {
             PlayerStep::WaitUntil(at) => assert!(waits && at == retry),
             PlayerStep::Record(_, EventEnd::Failed(_)) => assert!(!waits),
             other => panic!("{other:?}"),
