@@ -172,8 +172,8 @@ pub(crate) fn is_between_transactions(
     let is_quiet = |server: &ServerConnection| {
         server.outstanding.is_empty()
             && server.status == TransactionStatus::Idle
-            && !server.has_open_batch
-            && !server.is_skipping
+            && !server.batch.is_open
+            && !server.batch.is_skipping
             && !server.input.is_inside_forwarded_body()
     };
     let stands = match client.state {

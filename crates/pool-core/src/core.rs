@@ -275,8 +275,8 @@ impl Core {
     /// cluster.
     pub(crate) fn set_role(&mut self, id: ClientId, role: crate::TargetRole) -> bool {
         let client = self.engines.peers.clients.get_mut(id);
-        let Some(client) = client.filter(|client| client.is_clustered) else { return false };
-        (client.role, client.requested_role) = (role, Some(role.into()));
+        let Some(client) = client.filter(|client| client.member.is_clustered) else { return false };
+        (client.member.role, client.member.requested_role) = (role, Some(role.into()));
         true
     }
 

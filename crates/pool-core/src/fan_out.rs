@@ -139,16 +139,16 @@ fn start_sub_request(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId) {
     sub_request.startup_parameters = parent.startup_parameters.clone();
     sub_request.statements = parent.statements.clone();
     sub_request.state = ClientState::Idle;
-    sub_request.is_clustered = true;
-    (sub_request.role, sub_request.can_use_primary) =
+    sub_request.member.is_clustered = true;
+    (sub_request.member.role, sub_request.member.can_use_primary) =
         (fan_out.request.role, fan_out.request.can_use_primary);
-    sub_request.has_read_your_writes = parent.has_read_your_writes;
-    sub_request.causal_token.clone_from(&parent.causal_token);
-    sub_request.shard = Some(fan_out.request.shards[index]);
+    sub_request.member.has_read_your_writes = parent.member.has_read_your_writes;
+    sub_request.member.causal_token.clone_from(&parent.member.causal_token);
+    sub_request.member.shard = Some(fan_out.request.shards[index]);
     sub_request.kind = ClientKind::Internal(Box::new(SubRequest { parent: id, index }));
     sub_request.connected_at = call.now;
     sub_request.state_since = call.now;
-    sub_request.is_backlogged = parent.is_backlogged;
+    sub_request.flow.is_backlogged = parent.flow.is_backlogged;
     sub_request.input.buffer(&fan_out.request.messages);
     let sub_request = peers.clients.insert(sub_request);
     let fan_out = peers.clients.get_mut(id).and_then(|parent| parent.fan_out.as_mut());
@@ -173,13 +173,13 @@ fn collect_sub_requests(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId
             {
                 let sub_request = leaving::remove(peers, call, sub_request);
                 let (statements, floors) = sub_request
-                    .map(|sub_request| (sub_request.statements, sub_request.causal_token))
+                    .map(|sub_request| (sub_request.statements, sub_request.member.causal_token))
                     .unzip();
                 let Some(parent) = peers.clients.get_mut(id) else { return };
                 let Some(fan_out) = &mut parent.fan_out else { return };
                 fan_out.sub_requests[index] = None;
                 if let Some(floors) = floors.flatten() {
-                    parent.causal_token.get_or_insert_default().merge(&floors);
+                    parent.member.causal_token.get_or_insert_default().merge(&floors);
                 }
                 // All sub-requests prepare the same statements, so those of the first are
                 // sufficient.

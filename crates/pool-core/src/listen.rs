@@ -55,7 +55,11 @@ impl LinkedHandler<'_> {
         // A request on its way, such as ROLLBACK, may end the failed transaction.
         let is_failed = server.status == howdah_wire::backend::TransactionStatus::Failed
             && server.outstanding.is_empty();
-        if !self.multiplexes_listen || !message.is_complete() || server.is_copying_in || is_failed {
+        if !self.multiplexes_listen
+            || !message.is_complete()
+            || server.batch.is_copying_in
+            || is_failed
+        {
             return Vec::new();
         }
         let Some(sql) = message.body.strip_suffix(b"\0") else { return Vec::new() };
@@ -104,7 +108,7 @@ impl LinkedHandler<'_> {
             self.rewriter.pair.server.pending_actions.as_ref()?.portal.clone()?;
         let is_tracked =
             message.is_complete() && message.string(0).is_some_and(|it| *it.0 == *portal);
-        if !is_tracked || self.rewriter.pair.server.is_copying_in {
+        if !is_tracked || self.rewriter.pair.server.batch.is_copying_in {
             return None;
         }
         let refusal = match self.prepare_listen(std::slice::from_ref(&action)) {
@@ -141,9 +145,9 @@ impl Rewriter<'_> {
         let LinkedPair { client, server, to_server, .. } = &mut self.pair;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
+        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
         server.pending_actions.get_or_insert_default().refusal = Some(error);
-        server.has_restore_in_flight = true;
+        server.restore.is_in_flight = true;
         server.outstanding.push(RequestKind::Query(crate::session::state::SetKind::NotSet));
         to_server.push_with(|buf| frontend::encode::query(buf, NO_STATEMENT).expect(NO_ZERO_BYTE));
         RewriteResult::Consumed
@@ -235,7 +239,7 @@ impl ReplyHandler<'_> {
         if !is_over
             || server.pending_actions.is_none()
             || !server.outstanding.is_empty()
-            || server.has_open_batch
+            || server.batch.is_open
         {
             return ReplyAction::Forward;
         }

@@ -47,8 +47,8 @@ impl Peers {
     pub(crate) fn flush_server(&mut self, id: ServerId, input: &[u8], call: &mut CoreCall<'_>) {
         let Some(backlog) = self.to_server.send(input, PeerId::Server(id), call.io) else { return };
         let Some(server) = self.servers.get_mut(id) else { return };
-        if backlog == Backlog::Waiting && !server.is_backlogged {
-            server.is_backlogged = true;
+        if backlog == Backlog::Waiting && !server.flow.is_backlogged {
+            server.flow.is_backlogged = true;
             if let ServerState::Linked(client) = server.state {
                 self.update_pause(PeerId::Client(client), call);
             }
@@ -76,8 +76,8 @@ impl Peers {
         }
         let Some(backlog) = self.to_client.send(input, PeerId::Client(id), call.io) else { return };
         let Some(client) = self.clients.get_mut(id) else { return };
-        if backlog == Backlog::Waiting && !client.is_backlogged {
-            client.is_backlogged = true;
+        if backlog == Backlog::Waiting && !client.flow.is_backlogged {
+            client.flow.is_backlogged = true;
             let server = client.server();
             self.update_pause(PeerId::Client(id), call);
             self.pause_sub_requests(id, call);
@@ -129,7 +129,7 @@ impl Peers {
         match peer {
             PeerId::Client(id) => {
                 let Some(client) = self.clients.get_mut(id) else { return };
-                client.is_backlogged = false;
+                client.flow.is_backlogged = false;
                 let server = client.server();
                 self.update_pause(peer, call);
                 self.pause_sub_requests(id, call);
@@ -139,7 +139,7 @@ impl Peers {
             }
             PeerId::Server(id) => {
                 let Some(server) = self.servers.get_mut(id) else { return };
-                server.is_backlogged = false;
+                server.flow.is_backlogged = false;
                 if let ServerState::Linked(client) = server.state {
                     self.update_pause(PeerId::Client(client), call);
                 }
@@ -173,23 +173,23 @@ impl Peers {
                     _ => client.must_buffer_input(),
                 };
                 let pause = waits
-                    || client.is_backlogged
-                    || server.is_some_and(|server| server.is_backlogged);
-                if client.is_paused == pause {
+                    || client.flow.is_backlogged
+                    || server.is_some_and(|server| server.flow.is_backlogged);
+                if client.flow.is_paused == pause {
                     return;
                 }
                 let Some(client) = self.clients.get_mut(id) else { return };
-                (&mut client.is_paused, pause)
+                (&mut client.flow.is_paused, pause)
             }
             PeerId::Server(id) => {
                 let Some(server) = self.servers.get_mut(id) else { return };
                 let pause = match server.state {
                     ServerState::Linked(client) => {
-                        self.clients.get(client).is_some_and(|client| client.is_backlogged)
+                        self.clients.get(client).is_some_and(|client| client.flow.is_backlogged)
                     }
                     _ => false,
                 };
-                (&mut server.is_paused, pause)
+                (&mut server.flow.is_paused, pause)
             }
         };
         if *paused != pause {
@@ -203,14 +203,14 @@ impl Peers {
     pub(crate) fn pause_sub_requests(&mut self, id: ClientId, call: &mut CoreCall<'_>) {
         let Some(parent) = self.clients.get_mut(id) else { return };
         let Some(mut fan_out) = parent.fan_out.take() else { return };
-        let is_backlogged = parent.is_backlogged;
+        let is_backlogged = parent.flow.is_backlogged;
         for (index, sub_request) in fan_out.sub_requests.iter().enumerate() {
             let Some(sub_request) =
                 sub_request.and_then(|sub_request| self.clients.get_mut(sub_request))
             else {
                 continue;
             };
-            sub_request.is_backlogged = is_backlogged || fan_out.merger.is_full(index);
+            sub_request.flow.is_backlogged = is_backlogged || fan_out.merger.is_full(index);
             if let Some(server) = sub_request.server() {
                 self.update_pause(PeerId::Server(server), call);
             }
@@ -226,7 +226,7 @@ impl Peers {
         let servers = fan_out.sub_requests.iter().flatten().filter_map(|sub_request| {
             self.clients.get(*sub_request).and_then(ClientConnection::server)
         });
-        servers.filter_map(|id| self.servers.get(id)).any(|server| server.is_backlogged)
+        servers.filter_map(|id| self.servers.get(id)).any(|server| server.flow.is_backlogged)
     }
 
     /// Sends a CancelRequest for a server connection, if it has outstanding requests and the server

@@ -13,7 +13,7 @@ use crate::{
     routing::target_role,
     spec::PoolSpec,
     state::{
-        client::ClientConnection,
+        client::{ClientConnection, MemberConditions},
         ids::{PoolId, WorkerId},
         pool::PoolState,
         pool_stats::PoolStats,
@@ -135,8 +135,8 @@ impl Pools {
         let pool = self.get(client.owner_pool);
         if let Some(pool) = pool.filter(|pool| !pool.spec.clusters.is_empty()) {
             let routing = pool.spec.routing.as_ref();
-            client.is_clustered = true;
-            client.role =
+            client.member.is_clustered = true;
+            client.member.role =
                 role.or(routing.map(|routing| target_role(routing.role))).unwrap_or_default();
         }
     }
@@ -145,12 +145,12 @@ impl Pools {
     /// Returns `None` if the client is not clustered.
     #[inline]
     pub(crate) fn select_member(&mut self, client: &mut ClientConnection) -> Option<PoolId> {
-        if client.is_clustered { Some(self.select_member_of_cluster(client)) } else { None }
+        if client.member.is_clustered { Some(self.select_member_of_cluster(client)) } else { None }
     }
 
     fn select_member_of_cluster(&mut self, client: &mut ClientConnection) -> PoolId {
-        client.pool = if client.causal_token.is_none() {
-            self.choose_member(client.owner_pool, client.role, client.shard)
+        client.pool = if client.member.causal_token.is_none() {
+            self.choose_member(client.owner_pool, client.member.role, client.member.shard)
         } else {
             self.choose_causal_member(client)
         };
@@ -320,6 +320,11 @@ impl Pools {
 
 /// Returns what a client requires of a member: role, shard, and replay of its own writes.
 fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
-    let ClientConnection { role, shard, can_use_primary, .. } = *client;
-    MemberRequest { role, shard, causal_token: client.causal_token.as_deref(), can_use_primary }
+    let MemberConditions { role, shard, can_use_primary, .. } = client.member;
+    MemberRequest {
+        role,
+        shard,
+        causal_token: client.member.causal_token.as_deref(),
+        can_use_primary,
+    }
 }

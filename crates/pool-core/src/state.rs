@@ -3,6 +3,7 @@
 
 pub(crate) mod admin_state;
 pub(crate) mod client;
+pub(crate) mod flow;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod pool;

@@ -40,8 +40,6 @@ const LONG_STRUCTS: &[(&str, usize)] = &[
     ("logs::summary::facts::LogFacts", 38),
     ("pool-config::Config", 28),
     ("pool-config::database::DatabaseConfig", 27),
-    ("pool-core::state::client::ClientConnection", 31),
-    ("pool-core::state::server::ServerConnection", 35),
 ];
 
 /// Crates with modules that depend on each other in circles, and how many such modules they have.

@@ -127,12 +127,17 @@ pub(crate) fn hand_over(
         parse_settings: parse_settings.iter().map(|it| it.values.clone()).collect(),
         statements,
         unnamed,
-        role: client.requested_role,
+        role: client.member.requested_role,
         session_overrides: client
             .routing
             .map(|routing| routing.session.overrides())
             .unwrap_or_default(),
-        written_shards: client.causal_token.iter().flat_map(|floors| floors.shards()).collect(),
+        written_shards: client
+            .member
+            .causal_token
+            .iter()
+            .flat_map(|floors| floors.shards())
+            .collect(),
         channels: client.channels.iter().flat_map(|it| it.committed()).cloned().collect(),
     };
     Some((client.owner_pool, handover))
@@ -167,7 +172,7 @@ pub(crate) fn adopt(
     let login = ClientLogin { pool, user, version, secret, parameters: Vec::new(), role: None };
     let parameters = sessions.parameters.intern(parameters);
     let mut client = ClientConnection::new(&login, parameters);
-    client.requested_role = role;
+    client.member.requested_role = role;
     pools.attach_to_cluster(&mut client, role.map(target_role));
     client.startup_parameters = sessions.parameters.intern(startup_parameters);
     client.state = ClientState::Idle;
@@ -201,7 +206,8 @@ fn restore_routing(
     client: &mut ClientConnection,
     session_overrides: SessionOverrides,
 ) {
-    let context = if client.is_clustered { routers.for_pool(client.owner_pool) } else { None };
+    let context =
+        if client.member.is_clustered { routers.for_pool(client.owner_pool) } else { None };
     let Some((slot, owner)) = context else { return };
     let mut statements = client.statements.named.values();
     let is_command = |text: &[u8]| RouteCommand::read(sql_text(text)).is_some();
@@ -212,7 +218,7 @@ fn restore_routing(
     }
     let greeting = owner.welcome.parameters();
     let seed = u64::from(pools.worker.0);
-    let (role, parameters) = (client.requested_role, &client.parameters);
+    let (role, parameters) = (client.member.requested_role, &client.parameters);
     let mut routing =
         ClientRouting::new(owner.pin_scope, seed, role, parameters, greeting.as_deref());
     routing.session.resume(&slot.router, session_overrides);
@@ -229,8 +235,8 @@ fn restore_causal_token(pools: &Pools, client: &mut ClientConnection, shards: &[
         let cluster = usize::try_from(shard).ok().and_then(|at| clusters.get(at));
         let Some(cluster) = cluster else { continue };
         let floor = cluster.state.write_tracker.record_deferrable_write();
-        client.has_read_your_writes = true;
-        client.causal_token.get_or_insert_default().raise(shard, floor);
+        client.member.has_read_your_writes = true;
+        client.member.causal_token.get_or_insert_default().raise(shard, floor);
     }
 }
 
@@ -239,7 +245,7 @@ fn can_hand_over(client: &ClientConnection) -> bool {
     client.state == ClientState::Idle
         && client.is_external()
         && !client.has_unprocessed_input()
-        && !client.is_backlogged
+        && !client.flow.is_backlogged
         && !client.has_partial_message
         && client.routing.as_ref().is_none_or(|routing| routing.is_idle())
         && !client.channels.as_ref().is_some_and(|it| it.has_pending())

@@ -45,9 +45,9 @@ pub(crate) fn finish(peers: &mut Peers, pools: &mut Pools, call: &mut CoreCall<'
             let requested =
                 client.parameters.value(&setting.name).filter(|_| is_settable(&setting.name));
             let mut value = requested.unwrap_or(&setting.value);
-            if client.is_clustered && &*setting.name == b"in_hot_standby" {
+            if client.member.is_clustered && &*setting.name == b"in_hot_standby" {
                 // libpq reads this to find a server that matches its `target_session_attrs`.
-                value = if client.role == TargetRole::Replica { b"on" } else { b"off" };
+                value = if client.member.role == TargetRole::Replica { b"on" } else { b"off" };
             }
             // Values come from startup packets or servers, so they contain no zero byte.
             let _ = encode::parameter_status(buf, &setting.name, value);

@@ -86,14 +86,14 @@ pub(crate) fn sweep_client(
             let limit = timeouts.query_wait.filter(|_| !pool.spec.admin_state.is_paused());
             match pool.failover_timeout().filter(|_| !pool.spec.admin_state.is_paused()) {
                 Some(wait) if limit.is_none_or(|limit| wait < limit) => {
-                    let is_behind =
-                        client.causal_token.is_some() && client.role != TargetRole::Primary;
+                    let is_behind = client.member.causal_token.is_some()
+                        && client.member.role != TargetRole::Primary;
                     let refusal = match is_behind && client.pool == client.owner_pool {
                         true => ClientRefusal::NotReplayed,
-                        false if has_only_stale_primary(client.role, pool) => {
+                        false if has_only_stale_primary(client.member.role, pool) => {
                             ClientRefusal::StalePrimary
                         }
-                        false => ClientRefusal::NoMember(client.role),
+                        false => ClientRefusal::NoMember(client.member.role),
                     };
                     (Some(wait), refusal)
                 }

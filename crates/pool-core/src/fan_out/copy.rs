@@ -231,7 +231,8 @@ fn set_phase(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, phase: Co
 fn send_to_copying(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, message: &[u8]) {
     for sub_request in peers.clients.linked_sub_requests(id) {
         let server = peers.clients.get(sub_request).and_then(ClientConnection::server);
-        let takes = server.and_then(|id| peers.servers.get(id)).is_some_and(|it| it.is_copying_in);
+        let takes =
+            server.and_then(|id| peers.servers.get(id)).is_some_and(|it| it.batch.is_copying_in);
         if takes {
             send_to(peers, call, sub_request, message);
         }

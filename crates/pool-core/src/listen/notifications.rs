@@ -131,5 +131,5 @@ pub(crate) fn send_all_pending(peers: &mut Peers, pools: &Pools, call: &mut Core
 /// shards, and no unsent or partly sent output.
 fn can_notify(client: &ClientConnection) -> bool {
     let is_free = matches!(client.state, ClientState::Idle | ClientState::Waiting);
-    is_free && !client.is_backlogged && !client.has_partial_message
+    is_free && !client.flow.is_backlogged && !client.has_partial_message
 }

@@ -60,7 +60,7 @@ impl RoutingContext<'_> {
             && !is_local
             && let Some(fixed) = routing.fixed_route(self.slot.edition)
         {
-            (client.role, client.shard) = fixed;
+            (client.member.role, client.member.shard) = fixed;
             routing.inspected_bytes = message.total_bytes();
             return Dispatch::Server;
         }

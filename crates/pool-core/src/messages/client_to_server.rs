@@ -104,7 +104,7 @@ impl MessagePath<'_> {
         if client.is_some_and(|client| client.state == ClientState::FanOut) {
             return fan_out::copy::process_input(self.peers, self.pools, call, id, input);
         }
-        let is_clustered = client.is_some_and(|client| client.is_clustered);
+        let is_clustered = client.is_some_and(|client| client.member.is_clustered);
         let mut at = 0;
         let continues = is_clustered && rerouting::has_buffered_request(self.peers, id);
         let mut can_buffer = continues || is_clustered && rerouting::may_reroute(self.peers, id);
@@ -197,7 +197,7 @@ impl MessagePath<'_> {
         client.input.is_collecting_batch = false;
         let to_client = &mut self.peers.to_client;
         let seed = u64::from(self.pools.worker.0) << 32 | id.index() as u64;
-        let context = if client.is_clustered && client.is_external() {
+        let context = if client.member.is_clustered && client.is_external() {
             self.routers.for_pool(client.owner_pool)
         } else {
             None
@@ -210,7 +210,7 @@ impl MessagePath<'_> {
             let mut handler = UnlinkedHandler { client, to_client, routing: context, input };
             return handle_messages(&mut handler, self.peers.body_bytes_max, input, at);
         };
-        server.retry_buffer.discard_incomplete();
+        server.batch.retry_buffer.discard_incomplete();
         if server.outstanding.is_empty() {
             server.state_since = now; // Until now, the server was waiting for the client.
             if server.is_quiescent() {

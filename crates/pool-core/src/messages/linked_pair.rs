@@ -56,11 +56,11 @@ impl LinkedPair<'_> {
     /// statement.
     pub(super) fn is_ambiguous(&mut self, name: &[u8], id: u64) -> bool {
         let server = &mut *self.server;
-        if server.may_deallocate && server.outstanding.is_empty() {
-            server.may_deallocate = false;
+        if server.batch.may_deallocate && server.outstanding.is_empty() {
+            server.batch.may_deallocate = false;
         }
-        !server.is_copying_in
-            && (server.may_deallocate || server.outstanding.is_ambiguous(name, id))
+        !server.batch.is_copying_in
+            && (server.batch.may_deallocate || server.outstanding.is_ambiguous(name, id))
     }
 
     /// Sends a Parse for a statement, unless the server already has it.
@@ -246,10 +246,10 @@ impl LinkedPair<'_> {
             if !server.outstanding.is_empty() || server.input.is_inside_forwarded_body() {
                 return Err(StopReason::AwaitsReplies);
             }
-            if uncertainty == Uncertainty::Unreported || server.has_open_batch {
+            if uncertainty == Uncertainty::Unreported || server.batch.is_open {
                 // In a transaction, the query is part of the batch that starts, and an error of the
                 // query fails that batch.
-                server.has_open_batch |= server.status == TransactionStatus::InTransaction;
+                server.batch.is_open |= server.status == TransactionStatus::InTransaction;
                 setup::query_parse_settings(server, self.to_server);
                 self.client.input_hold = InputHold::AwaitingReplies;
                 return Err(StopReason::NeedsMoreInput);
@@ -264,7 +264,7 @@ impl LinkedPair<'_> {
     /// Whether the server rejects every statement now, except those that end a failed transaction.
     pub(super) fn server_refuses_all(&self) -> bool {
         let has_failed = self.server.status == TransactionStatus::Failed;
-        self.server.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
+        self.server.batch.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
     }
 
     /// Like [`LinkedPair::record_effects`], if it is known whether the text is simple.
@@ -282,7 +282,7 @@ impl LinkedPair<'_> {
     pub(super) fn record_effects(&mut self, sql: &[u8], flags: SessionStateFlags) {
         let server = &mut *self.server;
         server.session_state |= flags;
-        server.may_deallocate |= deallocate::is_deallocation(sql);
+        server.batch.may_deallocate |= deallocate::is_deallocation(sql);
         server.record_reset_parameters(sql, &self.client.startup_parameters);
         let settings = &server.parameters;
         let reported = |name: &[u8]| is_settable(name) && settings.value(name).is_some();

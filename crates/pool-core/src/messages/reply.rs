@@ -104,11 +104,11 @@ impl ReplyHandler<'_> {
         // The most frequent message: a row that the client has requested.
         if kind == Backend::DataRow
             && target == ReplyTarget::Client
-            && self.server.spliced_query.is_none()
+            && self.server.restore.spliced_query.is_none()
         {
             return ReplyAction::Forward;
         }
-        if self.server.spliced_query.is_some()
+        if self.server.restore.spliced_query.is_some()
             && let Some(reply) = self.filter_spliced_reply(kind, body)
         {
             return reply;
@@ -134,7 +134,7 @@ impl ReplyHandler<'_> {
                 let status = body.first().and_then(|byte| TransactionStatus::from_byte(*byte));
                 let Some(status) = status else { return ReplyAction::ProtocolViolation };
                 self.server.status = status;
-                self.server.is_copying_in = false;
+                self.server.batch.is_copying_in = false;
                 // If no other request is outstanding, no Parse in flight depends on earlier
                 // settings.
                 if self.server.outstanding.is_single() {
@@ -165,7 +165,7 @@ impl ReplyHandler<'_> {
                 // is removed before them.
                 if target == ReplyTarget::Parameters {
                     self.parameters_applied();
-                } else if !self.server.parameters_to_restore.is_empty()
+                } else if !self.server.restore.parameters.is_empty()
                     && target == ReplyTarget::Client
                 {
                     self.server.outstanding.pop();
@@ -202,10 +202,10 @@ impl ReplyHandler<'_> {
             }
             (Backend::CopyInResponse, RequestKind::Query(_) | RequestKind::Execute) => {
                 let of_batch = matches!(front.kind, RequestKind::Execute);
-                self.server.is_copying_in = !self.server.outstanding.drop_syncs_in_copy();
+                self.server.batch.is_copying_in = !self.server.outstanding.drop_syncs_in_copy();
                 // While the server waits for COPY data, it discards the Sync that seemed to end the
                 // batch; the client must send another one.
-                self.server.has_open_batch |= of_batch && self.server.is_copying_in;
+                self.server.batch.is_open |= of_batch && self.server.batch.is_copying_in;
                 false
             }
             // The reply to a query string may contain any other message, until ReadyForQuery ends
@@ -221,7 +221,8 @@ impl ReplyHandler<'_> {
                 true
             }
             (Backend::PortalSuspended, RequestKind::Execute) => {
-                let role = self.client.as_ref().map_or(TargetRole::Primary, |client| client.role);
+                let role =
+                    self.client.as_ref().map_or(TargetRole::Primary, |client| client.member.role);
                 if self.server.write_detection.is_enabled() {
                     self.server.write_detection.record_suspended(role);
                 }
@@ -299,7 +300,8 @@ impl ReplyHandler<'_> {
             return;
         }
         if server.write_detection.is_enabled() {
-            let role = self.client.as_ref().map_or(TargetRole::Primary, |client| client.role);
+            let role =
+                self.client.as_ref().map_or(TargetRole::Primary, |client| client.member.role);
             server.write_detection.record_tag(tag, role);
         }
         // The statement may have undone state that the connect query set up, and this query cannot
@@ -394,9 +396,9 @@ impl ReplyHandler<'_> {
             return ReplyAction::Swallow;
         }
         let is_reset = |setting: &SessionParameter| eq_name(&setting.name, name);
-        if self.server.is_restore_due
+        if self.server.restore.is_due
             && target == ReplyTarget::Client
-            && let Some(setting) = self.server.parameters_to_restore.iter().find(|it| is_reset(it))
+            && let Some(setting) = self.server.restore.parameters.iter().find(|it| is_reset(it))
             && *setting.value != *value
         {
             // The client's startup value will be restored before its ReadyForQuery; report only
@@ -464,7 +466,7 @@ impl ReplyHandler<'_> {
             // already need it.
             self.server.status = TransactionStatus::Failed;
         }
-        self.server.is_restore_due = false;
+        self.server.restore.is_due = false;
         self.server.deallocated_name = None;
         if let Some(reply) = self.retry_outdated_statement(body) {
             return reply;
@@ -514,8 +516,8 @@ impl ReplyHandler<'_> {
             client.statements.unnamed_settings = None;
         }
         self.server.statements.unnamed_is_ours = false;
-        self.server.is_copying_in = false;
-        self.server.is_skipping = !has_sync;
+        self.server.batch.is_copying_in = false;
+        self.server.batch.is_skipping = !has_sync;
     }
 }
 

@@ -25,12 +25,12 @@ impl ReplyHandler<'_> {
     pub(crate) fn restore_startup_parameters(&mut self) -> ReplyAction {
         let server = &mut *self.server;
         let is_inside = |client: &&mut ClientConnection| client.input.is_inside_forwarded_body();
-        let is_inside = server.has_open_batch || self.client.as_ref().is_some_and(is_inside);
-        if is_inside || !server.is_restore_due && !server.outstanding.is_empty() {
+        let is_inside = server.batch.is_open || self.client.as_ref().is_some_and(is_inside);
+        if is_inside || !server.restore.is_due && !server.outstanding.is_empty() {
             return ReplyAction::Forward; // More requests follow, and one of them may be the reset.
         }
-        let settings = std::mem::take(&mut server.parameters_to_restore);
-        let is_due = std::mem::take(&mut server.is_restore_due);
+        let settings = std::mem::take(&mut server.restore.parameters);
+        let is_due = std::mem::take(&mut server.restore.is_due);
         let missing = server.parameters.missing_from(&settings);
         if !is_due || missing.is_empty() || server.status == TransactionStatus::Failed {
             return ReplyAction::Forward;
@@ -49,7 +49,7 @@ impl ReplyHandler<'_> {
         kind: Backend,
         body: &[u8],
     ) -> Option<ReplyAction> {
-        let spliced = self.server.spliced_query.as_mut()?;
+        let spliced = self.server.restore.spliced_query.as_mut()?;
         match kind {
             Backend::RowDescription | Backend::DataRow if spliced.is_spliced() => {
                 Some(ReplyAction::Swallow)
@@ -69,7 +69,7 @@ impl ReplyHandler<'_> {
                 }
             }
             Backend::ReadyForQuery => {
-                self.server.spliced_query = None;
+                self.server.restore.spliced_query = None;
                 None
             }
             _ => None,
@@ -102,7 +102,7 @@ impl ReplyHandler<'_> {
             || statement.settings_key == server.parameters.parse_state.key;
         let sent = remaining
             .filter(|_| is_alone && is_same)
-            .and_then(|remaining| server.retry_buffer.take_from_failed(remaining));
+            .and_then(|remaining| server.batch.retry_buffer.take_from_failed(remaining));
         let Some(sent) = sent else {
             if is_lost {
                 server.statements.remove(id);

@@ -74,7 +74,7 @@ impl MessageHandler for LinkedHandler<'_> {
 
     #[inline]
     fn handle(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
-        if self.rewriter.pair.server.has_restore_in_flight
+        if self.rewriter.pair.server.restore.is_in_flight
             && let Some(stalled) = self.hold_until_restored(kind)
         {
             return stalled;
@@ -86,14 +86,14 @@ impl MessageHandler for LinkedHandler<'_> {
         match kind {
             // The server ignores these messages until the Sync of a failed batch, so they are not
             // tracked.
-            Frontend::Query | Frontend::FunctionCall if server.is_skipping => {}
+            Frontend::Query | Frontend::FunctionCall if server.batch.is_skipping => {}
             Frontend::Query if !self.allows_simple_queries => {
                 return RewriteResult::Stop(StopReason::Fault(ClientRefusal::SimpleQuery));
             }
             Frontend::Query => return self.handle_query(message),
             Frontend::FunctionCall => return self.handle_function_call(),
             // A server that waits for COPY data ignores Sync.
-            Frontend::Sync if server.is_copying_in => {}
+            Frontend::Sync if server.batch.is_copying_in => {}
             Frontend::Sync => {
                 self.rewriter.finish_batch(self.input);
                 self.rewriter.discard_early_notifications();
@@ -108,12 +108,12 @@ impl MessageHandler for LinkedHandler<'_> {
             }
             Frontend::CopyData => {}
             Frontend::CopyDone | Frontend::CopyFail => {
-                server.is_copying_in = false;
+                server.batch.is_copying_in = false;
                 server.outstanding.push(RequestKind::CopyEnd);
             }
             Frontend::Terminate => return RewriteResult::Stop(StopReason::Terminate),
             Frontend::Authentication => return misplaced_message(kind),
-            _ if server.is_skipping => {}
+            _ if server.batch.is_skipping => {}
             Frontend::Parse
             | Frontend::Bind
             | Frontend::Describe
@@ -168,7 +168,7 @@ impl LinkedHandler<'_> {
         let context = self.routing.as_ref()?;
         // During COPY the message goes to the server, which rejects it and ends the COPY.
         if !context.query_needs_routing(self.rewriter.pair.client, message)
-            || self.rewriter.pair.server.is_copying_in
+            || self.rewriter.pair.server.batch.is_copying_in
         {
             return None;
         }
@@ -203,7 +203,7 @@ impl LinkedHandler<'_> {
             Err(refusal) => write_refusal(buf, refusal),
         });
         // An open batch ends with the server's own ReadyForQuery.
-        if std::mem::take(&mut server.has_open_batch) {
+        if std::mem::take(&mut server.batch.is_open) {
             server.outstanding.push(RequestKind::Sync);
             to_server.push_with(frontend::encode::sync);
         } else {
@@ -222,13 +222,13 @@ impl LinkedHandler<'_> {
         message: PartialMessage<'_>,
     ) -> Option<RewriteResult> {
         let context = self.routing.as_ref()?;
-        let is_first = !self.rewriter.pair.server.has_open_batch;
+        let is_first = !self.rewriter.pair.server.batch.is_open;
         let concerns = if is_first {
             context.batch_needs_routing(self.rewriter.pair.client, kind, message)
         } else {
             context.message_needs_routing(self.rewriter.pair.client)
         };
-        if !concerns || self.rewriter.pair.server.is_copying_in {
+        if !concerns || self.rewriter.pair.server.batch.is_copying_in {
             return None;
         }
         self.route_batch(kind, message, is_first)
@@ -305,10 +305,10 @@ impl LinkedHandler<'_> {
         self.send_local_replies();
         let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
-        if quiet || server.is_copying_in {
+        if quiet || server.batch.is_copying_in {
             return None;
         }
-        if server.has_open_batch {
+        if server.batch.is_open {
             // Without Flush or Sync, the server need not send its replies.
             to_server.push_with(frontend::encode::flush);
         }
@@ -323,7 +323,7 @@ impl LinkedHandler<'_> {
             return None;
         }
         let stalled = self.wait_for_replies();
-        self.rewriter.pair.server.has_restore_in_flight = stalled.is_some();
+        self.rewriter.pair.server.restore.is_in_flight = stalled.is_some();
         stalled
     }
 
@@ -334,7 +334,7 @@ impl LinkedHandler<'_> {
             return rewritten;
         }
         let rewriter = &mut self.rewriter;
-        if !rewriter.pair.server.has_open_batch {
+        if !rewriter.pair.server.batch.is_open {
             rewriter.start_batch();
         }
         let rewritten = if kind == Frontend::Execute {
@@ -348,7 +348,7 @@ impl LinkedHandler<'_> {
             self.rewrite_names(kind, message)
         };
         if !matches!(rewritten, RewriteResult::Stop(_)) {
-            self.rewriter.pair.server.has_open_batch = true;
+            self.rewriter.pair.server.batch.is_open = true;
         }
         rewritten
     }
@@ -397,13 +397,13 @@ impl LinkedHandler<'_> {
     }
 
     fn handle_function_call(&mut self) -> RewriteResult {
-        if self.rewriter.pair.server.has_open_batch
+        if self.rewriter.pair.server.batch.is_open
             && let Some(stalled) = self.wait_for_replies()
         {
             return stalled; // If the batch has failed, the server skips this message.
         }
         let server = &mut *self.rewriter.pair.server;
-        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
+        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
         // The called function may be `set_config`.
         server.parameters.parse_state.record_change(Uncertainty::Unreported);
         server.outstanding.push(RequestKind::FunctionCall);
@@ -411,7 +411,7 @@ impl LinkedHandler<'_> {
     }
 
     fn handle_query(&mut self, message: PartialMessage<'_>) -> RewriteResult {
-        if self.rewriter.pair.server.has_open_batch
+        if self.rewriter.pair.server.batch.is_open
             && let Some(stalled) = self.wait_for_replies()
         {
             return stalled; // If the batch has failed, the server skips this message.
@@ -454,8 +454,8 @@ impl LinkedHandler<'_> {
         }
         let set_kind = self.record_query_effects(message);
         let LinkedPair { server, to_server, .. } = &mut self.rewriter.pair;
-        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
-        server.has_restore_in_flight = !server.parameters_to_restore.is_empty()
+        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.restore.is_in_flight = !server.restore.parameters.is_empty()
             || spliced.is_some()
             || server.pending_actions.is_some();
         server.outstanding.push(RequestKind::Query(set_kind));
@@ -463,7 +463,7 @@ impl LinkedHandler<'_> {
         to_server.push_with(|buf| {
             frontend::encode::query(buf, &spliced.sql).expect("spliced text has no zero byte");
         });
-        server.spliced_query = Some(Box::new(spliced));
+        server.restore.spliced_query = Some(Box::new(spliced));
         RewriteResult::Consumed
     }
 
@@ -484,9 +484,9 @@ impl LinkedHandler<'_> {
         } else {
             SetKind::NeedsReset
         };
-        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
-        server.has_restore_in_flight =
-            !server.parameters_to_restore.is_empty() || server.pending_actions.is_some();
+        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.restore.is_in_flight =
+            !server.restore.parameters.is_empty() || server.pending_actions.is_some();
         server.outstanding.push(RequestKind::Query(set_kind));
         RewriteResult::AsIs
     }
@@ -497,7 +497,7 @@ impl LinkedHandler<'_> {
     fn splice_restore(&self, message: PartialMessage<'_>) -> Option<SplicedQuery> {
         let LinkedPair { client, server, .. } = &self.rewriter.pair;
         let startup = client.startup_parameters.list();
-        if startup.is_empty() || !message.is_complete() || server.is_copying_in {
+        if startup.is_empty() || !message.is_complete() || server.batch.is_copying_in {
             return None;
         }
         let sql = message.body.strip_suffix(b"\0").filter(|sql| changes_parameters(sql))?;
@@ -509,7 +509,7 @@ impl LinkedHandler<'_> {
     /// string, as during COPY or in a failed transaction.
     fn try_deallocate(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
-        let name = deallocated_name(message).filter(|_| !server.is_copying_in)?;
+        let name = deallocated_name(message).filter(|_| !server.batch.is_copying_in)?;
         let has_name =
             |client: &ClientConnection| client.statements.named.contains_key(name.as_slice());
         if has_name(client) || server.outstanding.is_ambiguous(&name, 0) {
@@ -544,7 +544,7 @@ impl LinkedHandler<'_> {
         // now.
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.may_deallocate |= if client.statements.named.is_empty() {
+        server.batch.may_deallocate |= if client.statements.named.is_empty() {
             deallocate::is_deallocation(sql)
         } else {
             deallocate::may_deallocate(sql)
@@ -564,7 +564,7 @@ impl LinkedHandler<'_> {
         let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         deallocate(client, name, self.to_client);
         server.statements.unnamed_is_ours = false; // The server still has one.
-        if std::mem::take(&mut server.has_open_batch) {
+        if std::mem::take(&mut server.batch.is_open) {
             server.outstanding.push(RequestKind::Sync);
             to_server.push_with(frontend::encode::sync);
         } else {

@@ -56,17 +56,17 @@ impl Rewriter<'_> {
         let server = &mut *self.pair.server;
         server.statements.start_batch();
         let is_first = server.outstanding.is_empty() && self.pair.to_server.is_empty();
-        server.retry_buffer.start_batch(is_first && server.status == TransactionStatus::Idle);
+        server.batch.retry_buffer.start_batch(is_first && server.status == TransactionStatus::Idle);
     }
 
     /// Ends the open batch at its Sync, and buffers the batch in case it must be sent again.
     #[inline]
     pub(crate) fn finish_batch(&mut self, input: &[u8]) {
-        self.pair.server.retry_buffer.finish_batch(self.pair.to_server, input);
-        self.pair.server.has_restore_in_flight = !self.pair.server.parameters_to_restore.is_empty()
+        self.pair.server.batch.retry_buffer.finish_batch(self.pair.to_server, input);
+        self.pair.server.restore.is_in_flight = !self.pair.server.restore.parameters.is_empty()
             || self.pair.server.pending_actions.is_some();
-        self.pair.server.has_open_batch = false;
-        self.pair.server.is_skipping = false;
+        self.pair.server.batch.is_open = false;
+        self.pair.server.batch.is_skipping = false;
     }
 
     /// Handles a Parse: shares a named statement, and forwards an unnamed one.
@@ -182,7 +182,7 @@ impl Rewriter<'_> {
     /// Takes the client's unnamed statement, to be restored if the request that replaces it is
     /// skipped. Returns `None` for the first request of a batch, which cannot be skipped.
     fn take_unnamed_undo(&mut self) -> Option<Box<RollbackAction>> {
-        self.pair.server.has_open_batch.then(|| {
+        self.pair.server.batch.is_open.then(|| {
             let text = std::mem::take(&mut self.pair.client.statements.unnamed);
             Box::new(RollbackAction::RestoreUnnamed(PreviousUnnamed::Text(text)))
         })
@@ -198,7 +198,7 @@ impl Rewriter<'_> {
     ) -> RewriteResult {
         let (name, _) = message.string(0).unwrap_or_default();
         let server = &*self.pair.server;
-        let may_fail = !server.is_copying_in
+        let may_fail = !server.batch.is_copying_in
             && !server.statements.contains(existing.id)
             && server.outstanding.awaits_status();
         if may_fail || self.pair.is_ambiguous(name, existing.id) {
@@ -242,7 +242,7 @@ impl Rewriter<'_> {
             && !self.pair.server.outstanding.awaits_status()
         {
             self.pair.server.outstanding.push(RequestKind::LocalParse(rollback));
-            self.pair.server.retry_buffer.mark_parse();
+            self.pair.server.batch.retry_buffer.mark_parse();
             return RewriteResult::Consumed;
         }
         // The transaction may have failed, so only the server knows whether it accepts a Parse now.
@@ -274,7 +274,8 @@ impl Rewriter<'_> {
             if !statement.is_simple || self.pair.server.parameters.parse_state.may_change() {
                 self.record_setting_change(message, portal, name);
             }
-            let may_reset = !statement.is_simple || self.pair.server.resetting_portal.is_some();
+            let may_reset =
+                !statement.is_simple || self.pair.server.restore.resetting_portal.is_some();
             if may_reset && !self.pair.client.startup_parameters.list().is_empty() {
                 self.track_resetting_portal(portal, name);
             }
@@ -317,7 +318,7 @@ impl Rewriter<'_> {
                 self.pair.client.startup_parameters.list(),
             )
         });
-        let resetting = &mut self.pair.server.resetting_portal;
+        let resetting = &mut self.pair.server.restore.resetting_portal;
         if let Some((back, is_local)) = back {
             *resetting = Some(Box::new(ResettingPortal {
                 portal: portal.into(),
@@ -337,7 +338,7 @@ impl Rewriter<'_> {
         let runs = |resetting: &mut Box<ResettingPortal>| {
             message.is_complete() && message.string(0).is_some_and(|it| *it.0 == *resetting.portal)
         };
-        let Some(resetting) = self.pair.server.resetting_portal.take_if(runs) else {
+        let Some(resetting) = self.pair.server.restore.resetting_portal.take_if(runs) else {
             return RewriteResult::AsIs;
         };
         self.pair.to_server.push_with(|buf| {
@@ -402,7 +403,7 @@ impl Rewriter<'_> {
         before: &[&[u8]],
     ) -> (RewriteResult, StatementRef) {
         if name.is_empty() {
-            if !self.pair.server.is_copying_in
+            if !self.pair.server.batch.is_copying_in
                 && self.pair.server.outstanding.is_unnamed_ambiguous()
             {
                 return (RewriteResult::Stop(StopReason::AwaitsReplies), StatementRef::NONE);
@@ -422,7 +423,7 @@ impl Rewriter<'_> {
                 Ok(statement) => statement,
                 Err(stop) => return (RewriteResult::Stop(stop), StatementRef::NONE),
             };
-            self.pair.server.retry_buffer.mark_shared_statement();
+            self.pair.server.batch.retry_buffer.mark_shared_statement();
             self.pair.ensure_prepared(&statement);
             self.pair.record_effects_unless_simple(
                 sql_text(&statement.text),

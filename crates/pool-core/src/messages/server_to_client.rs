@@ -97,7 +97,7 @@ impl MessagePath<'_> {
             &mut *self.peers;
         let Some(server) = servers.get_mut(id) else { return input.len() };
         // Once the first byte of a reply has arrived, the request cannot be rerouted.
-        server.unanswered_request.clear();
+        server.batch.unanswered_request.clear();
         let mut at = 0;
         let linked = match server.state {
             ServerState::Linked(client) => Some(client),
@@ -162,8 +162,8 @@ impl MessagePath<'_> {
             && let Some(client) = self.peers.clients.get_mut(client_id)
         {
             let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
-            let is_answered =
-                client.input_hold == InputHold::AwaitingReplies && (quiet || server.is_copying_in);
+            let is_answered = client.input_hold == InputHold::AwaitingReplies
+                && (quiet || server.batch.is_copying_in);
             // Process held input before a release: it may need the server again.
             if client.input_hold == InputHold::ParametersApplied || is_answered {
                 client.input_hold = InputHold::None;

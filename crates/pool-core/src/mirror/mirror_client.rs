@@ -191,7 +191,7 @@ fn has_unfinished_work(
         && client.input_hold == InputHold::None
         && !server.input.is_inside_forwarded_body()
         && !server.is_quiescent()
-        && (server.outstanding.is_empty() || server.is_copying_in)
+        && (server.outstanding.is_empty() || server.batch.is_copying_in)
 }
 
 impl InternalClient for MirrorClient {

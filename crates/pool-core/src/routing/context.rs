@@ -71,7 +71,7 @@ impl RoutingContext<'_> {
             if let Some(fixed) = routing.fixed_route(self.slot.edition)
                 && !is_command()
             {
-                (client.role, client.shard) = fixed;
+                (client.member.role, client.member.shard) = fixed;
                 routing.inspected_bytes = message.total_bytes();
                 return Dispatch::Server;
             }
@@ -178,7 +178,8 @@ impl RoutingContext<'_> {
     /// Caches the route of a client whose requests all have the same destination, independent of
     /// their text.
     pub(crate) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
-        let fixed = matches!(dispatch, Dispatch::Server).then_some((client.role, client.shard));
+        let fixed = matches!(dispatch, Dispatch::Server)
+            .then_some((client.member.role, client.member.shard));
         if let Some(routing) = &mut client.routing {
             routing.fixed_route = fixed;
         }
@@ -225,7 +226,7 @@ impl RoutingContext<'_> {
         match routing.session.route_without_text(&self.slot.router) {
             Ok(Some(route)) => self.apply_route(client, &route, message.total_bytes()),
             Ok(None) if self.slot.router.settings().shards == 1 => {
-                client.role = crate::TargetRole::Primary;
+                client.member.role = crate::TargetRole::Primary;
                 Dispatch::Server
             }
             Ok(None) => Dispatch::Refused(Refusal::UnknownShard(NoShardKey::Function)),
@@ -239,29 +240,21 @@ impl RoutingContext<'_> {
         &self,
         client: &'c mut ClientConnection,
     ) -> &'c mut ClientRouting {
-        let ClientConnection {
-            routing,
-            requested_role: own_role,
-            parameters,
-            has_read_your_writes: minds_writes,
-            causal_token: floors,
-            ..
-        } = client;
+        let ClientConnection { routing, parameters, member, .. } = client;
         let routing = routing.get_or_insert_with(|| {
             let greeting = self.pool.welcome.parameters();
-            let role = *own_role;
             Box::new(ClientRouting::new(
                 self.pool.pin_scope,
                 self.seed,
-                role,
+                member.requested_role,
                 parameters,
                 greeting.as_deref(),
             ))
         });
         routing.update_edition(self.slot.edition);
-        *minds_writes = routing.session.reads_your_writes(&self.slot.router);
-        if !*minds_writes {
-            *floors = None;
+        member.has_read_your_writes = routing.session.reads_your_writes(&self.slot.router);
+        if !member.has_read_your_writes {
+            member.causal_token = None;
         }
         routing
     }
@@ -275,7 +268,7 @@ impl RoutingContext<'_> {
         bytes: usize,
     ) -> Dispatch {
         let shards = self.slot.router.settings().shards;
-        client.shard = match route.shards {
+        client.member.shard = match route.shards {
             ShardTarget::Any => None,
             ShardTarget::One(shard) if shard < shards => Some(shard),
             // The session selected a shard that no longer exists, because the settings have
@@ -287,7 +280,8 @@ impl RoutingContext<'_> {
                 return Dispatch::Refused(FAN_OUT_IN_BATCH);
             }
         };
-        (client.role, client.can_use_primary) = (route.role.into(), route.may_use_primary);
+        (client.member.role, client.member.can_use_primary) =
+            (route.role.into(), route.may_use_primary);
         if let Some(routing) = &mut client.routing {
             routing.inspected_bytes = bytes;
             routing.is_describe_only = false;

@@ -45,7 +45,7 @@ pub(crate) fn link_idle_server(
     }
     let server = peers.servers.get_mut(server_id).expect("idle servers exist");
     server.link(id, call.now);
-    server.write_detection = WriteDetection::enabled_if(client.has_read_your_writes);
+    server.write_detection = WriteDetection::enabled_if(client.member.has_read_your_writes);
     client.state = ClientState::Linked(server_id);
     client.state_since = call.now;
     client.is_cancel_pending = false;

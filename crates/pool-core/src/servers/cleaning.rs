@@ -69,14 +69,14 @@ pub(crate) fn resume(peers: &mut Peers, pools: &mut Pools, call: &mut CoreCall<'
     if server.state != ServerState::Cleaning {
         return;
     }
-    if server.is_copying_in {
-        server.is_copying_in = false;
+    if server.batch.is_copying_in {
+        server.batch.is_copying_in = false;
         server.outstanding.push_for(ReplyTarget::Cleaning, RequestKind::CopyEnd);
         peers.to_server.push_with(write_copy_fail);
         peers.flush_server(id, &[], call);
         return resume(peers, pools, call, id);
     }
-    if server.has_open_batch || server.is_skipping {
+    if server.batch.is_open || server.batch.is_skipping {
         abort_batch(server, &mut peers.to_server);
         return peers.flush_server(id, &[], call);
     }
@@ -149,7 +149,7 @@ pub(crate) fn return_to_pool(
     server.state = ServerState::Idle;
     server.check_passed_at = server.is_in_check.then_some(call.now);
     let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.is_in_check));
-    if server.is_paused {
+    if server.flow.is_paused {
         peers.update_pause(PeerId::Server(id), call);
     }
     let is_tainted = peers.servers.get(id).is_some_and(|it| it.parameters.parse_state.is_tainted);
@@ -190,7 +190,7 @@ fn write_copy_fail(buf: &mut Vec<u8>) {
 /// Ends a batch whose client disconnected before its Sync. PostgreSQL would not commit such a
 /// batch, so a ROLLBACK precedes the Sync that would commit it.
 fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
-    if !std::mem::take(&mut server.is_skipping) {
+    if !std::mem::take(&mut server.batch.is_skipping) {
         // An Execute without a reply yet may be a COPY, which a message other than CopyFail would
         // violate. Outside COPY, the server ignores CopyFail.
         if !server.outstanding.is_empty() {
@@ -206,7 +206,7 @@ fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
             execute(buf, b"", 0).expect("the text has no zero byte");
         });
     }
-    server.has_open_batch = false;
+    server.batch.is_open = false;
     server.outstanding.push_for(ReplyTarget::Cleaning, RequestKind::Sync);
     to.push_with(sync);
 }

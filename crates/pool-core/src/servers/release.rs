@@ -71,9 +71,10 @@ pub(crate) fn release_if_quiescent(
                 server.session_state |= SessionStateFlags::SETTINGS;
             }
             let has_written = server.write_detection == WriteDetection::Written;
-            let may_pause = client.is_paused || client.is_backlogged || client.must_buffer_input();
-            let is_paused = server.is_paused;
-            let is_clean = server.session_state.is_none() && !resets && !server.is_copying_in;
+            let may_pause =
+                client.flow.is_paused || client.flow.is_backlogged || client.must_buffer_input();
+            let is_paused = server.flow.is_paused;
+            let is_clean = server.session_state.is_none() && !resets && !server.batch.is_copying_in;
             if has_written {
                 record_write(peers, pools, call, client_id, pool_id);
             }
@@ -109,8 +110,10 @@ pub(crate) fn record_write(
     let spec = pools.get(pool).map(|pool| &pool.spec);
     let Some(member) = spec.and_then(|spec| spec.member.as_ref()) else { return };
     let (required_check, is_first) = member.state.write_tracker.record_write();
-    if let Some(client) = peers.clients.get_mut(id).filter(|client| client.has_read_your_writes) {
-        client.causal_token.get_or_insert_default().raise(member.shard, required_check);
+    if let Some(client) =
+        peers.clients.get_mut(id).filter(|client| client.member.has_read_your_writes)
+    {
+        client.member.causal_token.get_or_insert_default().raise(member.shard, required_check);
     }
     if is_first {
         call.io.check_primary(pool);

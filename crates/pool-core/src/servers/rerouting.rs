@@ -43,7 +43,7 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 #[inline]
 pub(crate) fn may_reroute(peers: &Peers, id: ClientId) -> bool {
     peers.clients.get(id).is_some_and(|client| {
-        client.is_clustered
+        client.member.is_clustered
             && match client.state {
                 ClientState::Linked(server) => {
                     let is_fresh = |it: &ServerConnection| {
@@ -59,24 +59,24 @@ pub(crate) fn may_reroute(peers: &Peers, id: ClientId) -> bool {
 /// Whether the start of a request is buffered; the client's next bytes may then belong to it.
 #[inline]
 pub(crate) fn has_buffered_request(peers: &Peers, id: ClientId) -> bool {
-    let client = peers.clients.get(id).filter(|client| client.is_clustered);
+    let client = peers.clients.get(id).filter(|client| client.member.is_clustered);
     let server = client.and_then(ClientConnection::server).and_then(|id| peers.servers.get(id));
-    server.is_some_and(|server| !server.unanswered_request.is_empty())
+    server.is_some_and(|server| !server.batch.unanswered_request.is_empty())
 }
 
 /// Buffers bytes of a request that were sent to a client's server, after any buffered earlier.
 /// Clears the buffer if the request cannot be rerouted: `bytes` is `None`, or the request is
 /// too long.
 pub(crate) fn buffer_request(peers: &mut Peers, id: ClientId, bytes: Option<&[u8]>) {
-    let Some(client) = peers.clients.get(id).filter(|client| client.is_clustered) else {
+    let Some(client) = peers.clients.get(id).filter(|client| client.member.is_clustered) else {
         return;
     };
     let Some(server) = client.server().and_then(|id| peers.servers.get_mut(id)) else { return };
     match bytes {
-        Some(bytes) if server.unanswered_request.len() + bytes.len() <= REQUEST_BYTES_MAX => {
-            server.unanswered_request.extend_from_slice(bytes);
+        Some(bytes) if server.batch.unanswered_request.len() + bytes.len() <= REQUEST_BYTES_MAX => {
+            server.batch.unanswered_request.extend_from_slice(bytes);
         }
-        _ => server.unanswered_request.clear(),
+        _ => server.batch.unanswered_request.clear(),
     }
 }
 
@@ -142,16 +142,16 @@ fn can_reroute(
     let (Some(client), Some(server)) = (peers.clients.get(id), peers.servers.get(server_id)) else {
         return false;
     };
-    let is_only_request = !server.unanswered_request.is_empty()
+    let is_only_request = !server.batch.unanswered_request.is_empty()
         && server.outstanding.is_single_client_request()
-        && !server.is_copying_in
+        && !server.batch.is_copying_in
         && server.status == TransactionStatus::Idle
-        && server.spliced_query.is_none()
+        && server.restore.spliced_query.is_none()
         && server.pending_actions.is_none();
     let is_between_messages = client.is_external()
         && client.input.is_at_boundary()
         && !client.has_partial_message
-        && !server.has_open_batch
+        && !server.batch.is_open
         && !server.input.is_inside_forwarded_body();
     if !is_between_messages || !pools.has_other_member(client, server.pool) {
         return false;
@@ -162,7 +162,7 @@ fn can_reroute(
         matches!(client.input_hold, InputHold::ApplyingParameters | InputHold::AwaitingReplies)
             && server.outstanding.is_preparation_only()
             && server.status == TransactionStatus::Idle
-            && server.spliced_query.is_none()
+            && server.restore.spliced_query.is_none()
             && server.pending_actions.is_none();
     let is_fully_sent = client.input_hold == InputHold::None && client.input.buffered.is_empty();
     is_unsent
@@ -185,7 +185,7 @@ fn is_read_only_request(
     let mut reads = |sql: &[u8]| session.only_reads(&mut slot.router, sql);
     // Statements that the batch itself prepares are checked when their Parse is found.
     let mut prepared: Vec<&[u8]> = Vec::new();
-    let mut rest = &server.unanswered_request[..];
+    let mut rest = &server.batch.unanswered_request[..];
     while let Ok(Some((frame, later))) = Frame::split(rest, u32::MAX) {
         rest = later;
         let body = frame.body;
@@ -229,9 +229,9 @@ pub(crate) fn reroute_request(
     else {
         return;
     };
-    client.input.buffer(&server.unanswered_request);
+    client.input.buffer(&server.batch.unanswered_request);
     client.input_hold = InputHold::None;
-    server.unanswered_request.clear();
+    server.batch.unanswered_request.clear();
     for rollback in server.outstanding.abandon() {
         match rollback {
             RollbackAction::RemoveName(name) | RollbackAction::RemoveNameAndStatement(name, _) => {

@@ -163,7 +163,7 @@ fn set_in_open_batch(
 /// Queues the query for the current parse settings: in the open batch, followed by a Flush, or in a
 /// separate batch if none is open.
 pub(crate) fn query_parse_settings(server: &mut ServerConnection, to: &mut GatherBuffer) {
-    let is_own = !server.has_open_batch;
+    let is_own = !server.batch.is_open;
     server.parameters.parse_state.is_querying = true;
     let mut push = |request| server.outstanding.push_for(ReplyTarget::ParseSettings, request);
     to.push_with(|buf| {

@@ -42,7 +42,7 @@ pub(crate) fn handle_request(
     }
     // A server with unsent bytes cannot move: the bytes are in this worker's buffer.
     let idle = &pools.get(pool_id).expect("the pool exists").idle;
-    let movable = |id: &ServerId| peers.servers.get(*id).is_some_and(|s| !s.is_backlogged);
+    let movable = |id: &ServerId| peers.servers.get(*id).is_some_and(|s| !s.flow.is_backlogged);
     let movable_server = idle.iter().copied().find(movable);
     match movable_server {
         Some(id) => to_worker(peers, pools, call, id, by),
@@ -85,7 +85,7 @@ pub(crate) fn to_starved_worker(
         return false;
     };
     let first = pool.waiting.front().and_then(|first| peers.clients.get(*first));
-    let backlogged = peers.servers.get(id).is_some_and(|server| server.is_backlogged);
+    let backlogged = peers.servers.get(id).is_some_and(|server| server.flow.is_backlogged);
     if backlogged || first.is_some_and(|client| client.state_since <= since) {
         return false;
     }
@@ -122,7 +122,7 @@ pub(crate) fn insert(
     let Transfer { mut server } = *transfer;
     let pool_id = server.pool;
     pools.get(pool_id)?;
-    server.is_paused = false;
+    server.flow.is_paused = false;
     server.state_since = now;
     let welcome = server.parameters.login_values();
     let id = peers.servers.insert(server);

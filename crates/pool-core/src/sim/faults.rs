@@ -209,8 +209,8 @@ pub(super) fn before_event(
         InjectedFault::WriteToAnyMember => {
             for id in clients(core) {
                 let client = client(core, id);
-                client.role = TargetRole::Any;
-                client.requested_role = Some(TargetRole::Any.into());
+                client.member.role = TargetRole::Any;
+                client.member.requested_role = Some(TargetRole::Any.into());
             }
         }
         InjectedFault::ShardWriteToStandby => {
@@ -401,7 +401,7 @@ fn assign_busy_servers(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
     for id in servers(core) {
         let Some(client_id) = core.linked_client(id) else { continue };
         let server = server(core, id);
-        if server.outstanding.is_empty() || server.has_open_batch || server.is_copying_in {
+        if server.outstanding.is_empty() || server.batch.is_open || server.batch.is_copying_in {
             continue;
         }
         let pool = server.pool;
@@ -453,12 +453,12 @@ fn reroute_writes(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
         let Some(client_id) = core.linked_client(id) else { continue };
         let server = server(core, id);
         let pool = server.pool;
-        let is_single_request = !server.unanswered_request.is_empty()
+        let is_single_request = !server.batch.unanswered_request.is_empty()
             && server.outstanding.is_single_client_request()
-            && !server.has_open_batch
-            && server.spliced_query.is_none()
+            && !server.batch.is_open
+            && server.restore.spliced_query.is_none()
             && server.pending_actions.is_none()
-            && !server.is_copying_in;
+            && !server.batch.is_copying_in;
         let member = core.engines().pools.pool(pool).spec.member.as_ref();
         let is_failing = member.is_some_and(|member| member.state.is_failing_checks());
         let client = client(core, client_id);

@@ -18,7 +18,10 @@ use crate::{
     prepared::names::ClientStatements,
     routing::ClientRouting,
     session::parameters::TrackedParameters,
-    state::ids::{ClientId, PoolId, ServerId, WorkerId},
+    state::{
+        flow::FlowState,
+        ids::{ClientId, PoolId, ServerId, WorkerId},
+    },
     time::Time,
 };
 
@@ -88,22 +91,7 @@ pub(crate) struct ClientConnection {
     pub(crate) owner_pool: PoolId,
     /// The user that the client logged in as, if it differs from the pool's user.
     pub(crate) user: Option<Arc<str>>,
-    /// Whether the owner pool has clusters, so that a member must be selected whenever the client
-    /// needs a server.
-    pub(crate) is_clustered: bool,
-    /// The role that suitable members have. It is read whenever the client needs a server, so it
-    /// may change between transactions.
-    pub(crate) role: TargetRole,
-    /// The shard of suitable members; `None` for any.
-    pub(crate) shard: Option<u32>,
-    /// Whether the primary is also suitable while no replica has replayed the client's writes.
-    pub(crate) can_use_primary: bool,
-    /// Whether the client's reads must see its own writes on any server.
-    pub(crate) has_read_your_writes: bool,
-    /// The writes that the client's reads must see; `None` if there are none.
-    pub(crate) causal_token: Option<Box<CausalToken>>,
-    /// The role that the client requested at startup; `None` to use the pool's.
-    pub(crate) requested_role: Option<RolePreference>,
+    pub(crate) member: MemberConditions,
     /// The client's own routing state; `None` until one of its requests must be inspected.
     pub(crate) routing: Option<Box<ClientRouting>>,
     /// The client's request that runs on several shards, or waits to start there.
@@ -141,11 +129,28 @@ pub(crate) struct ClientConnection {
     pub(crate) capture_mark: ClientMark,
     /// Whether the client has already received the notice about its current wait for a server.
     pub(crate) has_wait_notice: bool,
-    /// Whether output for the client is unsent, because its socket does not accept more. For a
-    /// sub-request: whether its replies must wait, for the external client or for other shards.
-    pub(crate) is_backlogged: bool,
-    /// Whether the worker has been told to stop reading from the client.
-    pub(crate) is_paused: bool,
+    pub(crate) flow: FlowState,
+}
+
+/// The properties that cluster members must have for a client.
+#[derive(Debug, Default)]
+pub(crate) struct MemberConditions {
+    /// Whether the owner pool has clusters, so that a member must be selected whenever the client
+    /// needs a server.
+    pub(crate) is_clustered: bool,
+    /// The role that suitable members have. It is read whenever the client needs a server, so it
+    /// may change between transactions.
+    pub(crate) role: TargetRole,
+    /// The shard of suitable members; `None` for any.
+    pub(crate) shard: Option<u32>,
+    /// Whether the primary is also suitable while no replica has replayed the client's writes.
+    pub(crate) can_use_primary: bool,
+    /// Whether the client's reads must see its own writes on any server.
+    pub(crate) has_read_your_writes: bool,
+    /// The writes that the client's reads must see; `None` if there are none.
+    pub(crate) causal_token: Option<Box<CausalToken>>,
+    /// The role that the client requested at startup; `None` to use the pool's.
+    pub(crate) requested_role: Option<RolePreference>,
 }
 
 impl ClientConnection {
@@ -154,13 +159,10 @@ impl ClientConnection {
             pool: login.pool,
             owner_pool: login.pool,
             user: login.user.clone(),
-            is_clustered: false,
-            role: TargetRole::default(),
-            shard: None,
-            can_use_primary: false,
-            has_read_your_writes: false,
-            causal_token: None,
-            requested_role: login.role.map(RolePreference::from),
+            member: MemberConditions {
+                requested_role: login.role.map(RolePreference::from),
+                ..MemberConditions::default()
+            },
             routing: None,
             fan_out: None,
             kind: ClientKind::Plain,
@@ -180,8 +182,7 @@ impl ClientConnection {
             channels: None,
             capture_mark: ClientMark::default(),
             has_wait_notice: false,
-            is_backlogged: false,
-            is_paused: false,
+            flow: FlowState::default(),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::{
         write_detection::WriteDetection,
     },
     state::{
+        flow::FlowState,
         ids::{ClientId, PoolId},
         limits::Permits,
     },
@@ -66,17 +67,7 @@ pub(crate) struct ServerConnection {
     /// Transaction status from the last ReadyForQuery, or `Failed` if an error has followed in a
     /// transaction.
     pub(crate) status: TransactionStatus,
-    /// Whether messages of the extended protocol were sent, but nothing that ends their batch, such
-    /// as Sync.
-    pub(crate) has_open_batch: bool,
-    /// Whether a batch has failed and its Sync has not been sent yet: the server skips all messages
-    /// before the Sync.
-    pub(crate) is_skipping: bool,
-    /// Whether an unanswered request may deallocate prepared statements. Cleared at the first check
-    /// after all requests are answered.
-    pub(crate) may_deallocate: bool,
-    /// Whether the server waits for COPY data, and ignores Sync.
-    pub(crate) is_copying_in: bool,
+    pub(crate) batch: BatchState,
     /// Number of CancelRequests in flight to the server.
     pub(crate) cancels_in_flight: u32,
     pub(crate) cancel_key: Option<CancelKey>,
@@ -96,35 +87,66 @@ pub(crate) struct ServerConnection {
     /// The most severe SET that the client prepared or used by the extended protocol since the
     /// connection was linked.
     pub(crate) set_kind: SetKind,
-    /// The bytes of the last batch, in case it must be sent again.
-    pub(crate) retry_buffer: RetryBuffer,
-    /// The client's request in its original bytes, until the first byte of a reply arrives, in case
-    /// it is rerouted to another member. Empty if it cannot be rerouted.
-    pub(crate) unanswered_request: Vec<u8>,
-    /// The startup parameters that are reset by the client's last statement that changes
-    /// parameters.
-    pub(crate) parameters_to_restore: Vec<SessionParameter>,
-    pub(crate) is_restore_due: bool,
-    /// The query string, with inserted statements, that was sent in place of the client's.
-    pub(crate) spliced_query: Option<Box<SplicedQuery>>,
+    pub(crate) restore: RestoreState,
     /// The LISTEN and UNLISTEN statements in the client's transaction.
     pub(crate) pending_actions: Option<Box<PendingActions>>,
-    /// The portal of the client that resets parameters when it is executed.
-    pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
-    /// Whether the pooler's own statements after a request (restored parameters, LISTEN markers)
-    /// may be in flight, so that later requests must wait.
-    pub(crate) has_restore_in_flight: bool,
     /// The client's name for the statement that a DEALLOCATE in flight, sent by the extended
     /// protocol, refers to.
     pub(crate) deallocated_name: Option<Box<[u8]>>,
     /// Whether the client's writes are tracked, and whether one was detected.
     pub(crate) write_detection: WriteDetection,
-    /// Whether output for the server is unsent, because its socket does not accept more.
-    pub(crate) is_backlogged: bool,
-    /// Whether the worker has been told to stop reading from the server.
-    pub(crate) is_paused: bool,
+    pub(crate) flow: FlowState,
     /// The connection's permits of all limits that apply; they are released when it is closed.
     pub(crate) permits: Permits,
+}
+
+/// The state of the batch that is being sent, or was sent last.
+#[derive(Debug, Default)]
+pub(crate) struct BatchState {
+    /// Whether messages of the extended protocol were sent, but nothing that ends their batch, such
+    /// as Sync.
+    pub(crate) is_open: bool,
+    /// Whether the batch has failed and its Sync has not been sent yet: the server skips all
+    /// messages before the Sync.
+    pub(crate) is_skipping: bool,
+    /// Whether an unanswered request may deallocate prepared statements. Cleared at the first check
+    /// after all requests are answered.
+    pub(crate) may_deallocate: bool,
+    /// Whether the server waits for COPY data, and ignores Sync.
+    pub(crate) is_copying_in: bool,
+    /// The bytes of the last batch, in case it must be sent again.
+    pub(crate) retry_buffer: RetryBuffer,
+    /// The client's request in its original bytes, until the first byte of a reply arrives, in case
+    /// it is rerouted to another member. Empty if it cannot be rerouted.
+    pub(crate) unanswered_request: Vec<u8>,
+}
+
+/// The restoring of the client's startup parameters after statements that reset them.
+#[derive(Debug, Default)]
+pub(crate) struct RestoreState {
+    /// The startup parameters that are reset by the client's last statement that changes
+    /// parameters.
+    pub(crate) parameters: Vec<SessionParameter>,
+    /// Whether they must be restored, because that statement has succeeded.
+    pub(crate) is_due: bool,
+    /// The query string, with inserted statements, that was sent in place of the client's.
+    pub(crate) spliced_query: Option<Box<SplicedQuery>>,
+    /// The portal of the client that resets parameters when it is executed.
+    pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
+    /// Whether the pooler's own statements after a request (restored parameters, LISTEN markers)
+    /// may be in flight, so that later requests must wait.
+    pub(crate) is_in_flight: bool,
+}
+
+impl RestoreState {
+    /// Clears the state of the previous client, without freeing the vector.
+    fn clear(&mut self) {
+        self.parameters.clear();
+        self.is_due = false;
+        self.spliced_query = None;
+        self.resetting_portal = None;
+        self.is_in_flight = false;
+    }
 }
 
 impl ServerConnection {
@@ -138,10 +160,7 @@ impl ServerConnection {
             input: FrameCursor::default(),
             outstanding: OutstandingRequests::default(),
             status: TransactionStatus::Idle,
-            has_open_batch: false,
-            is_skipping: false,
-            may_deallocate: false,
-            is_copying_in: false,
+            batch: BatchState::default(),
             cancels_in_flight: 0,
             cancel_key: None,
             parameters: ServerParameters::default(),
@@ -152,18 +171,11 @@ impl ServerConnection {
             work_started: now,
             session_state: SessionStateFlags::NONE,
             set_kind: SetKind::NotSet,
-            retry_buffer: RetryBuffer::default(),
-            unanswered_request: Vec::new(),
-            parameters_to_restore: Vec::new(),
-            is_restore_due: false,
-            spliced_query: None,
+            restore: RestoreState::default(),
             pending_actions: None,
-            resetting_portal: None,
-            has_restore_in_flight: false,
             deallocated_name: None,
             write_detection: WriteDetection::Disabled,
-            is_backlogged: false,
-            is_paused: false,
+            flow: FlowState::default(),
             permits,
         }
     }
@@ -172,15 +184,11 @@ impl ServerConnection {
     pub(crate) fn link(&mut self, client: ClientId, now: Time) {
         self.state = ServerState::Linked(client);
         self.state_since = now;
-        self.unanswered_request.clear();
+        self.batch.unanswered_request.clear();
         self.statements.unnamed_is_ours = false;
         self.set_kind = SetKind::NotSet;
-        self.parameters_to_restore.clear();
-        self.is_restore_due = false;
-        self.spliced_query = None;
+        self.restore.clear();
         self.pending_actions = None;
-        self.resetting_portal = None;
-        self.has_restore_in_flight = false;
         self.deallocated_name = None;
         self.parameters.parse_state.start_link();
     }
@@ -192,7 +200,7 @@ impl ServerConnection {
         if !startup.list().is_empty()
             && let Some(reset) = restore_parameters::parameters_reset_by(sql, startup.list())
         {
-            self.parameters_to_restore = reset;
+            self.restore.parameters = reset;
         }
     }
 
@@ -229,16 +237,16 @@ impl ServerConnection {
     /// Marks the recorded parameters as due to be restored, after a SET or a reset of the last
     /// batch has succeeded. Does nothing while later batches are outstanding.
     pub(crate) fn mark_parameters_reset(&mut self) {
-        self.is_restore_due |=
-            !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
+        self.restore.is_due |=
+            !self.restore.parameters.is_empty() && self.outstanding.is_last_batch();
     }
 
     /// Whether all requests are answered and no transaction or batch is open, so that a client
     /// could release the connection.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.outstanding.is_empty()
-            && !self.has_open_batch
-            && !self.is_skipping
+            && !self.batch.is_open
+            && !self.batch.is_skipping
             && self.status == TransactionStatus::Idle
     }
 }
