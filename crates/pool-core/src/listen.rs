@@ -141,7 +141,7 @@ impl Rewriter<'_> {
         let LinkedPair { client, server, to_server, .. } = &mut self.pair;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
+        server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         server.pending_actions.get_or_insert_default().refusal = Some(error);
         server.has_restore_in_flight = true;
         server.outstanding.push(RequestKind::Query(crate::session::state::SetKind::NotSet));

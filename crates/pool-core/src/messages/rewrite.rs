@@ -65,7 +65,7 @@ impl Rewriter<'_> {
         self.pair.server.retry_buffer.finish_batch(self.pair.to_server, input);
         self.pair.server.has_restore_in_flight = !self.pair.server.parameters_to_restore.is_empty()
             || self.pair.server.pending_actions.is_some();
-        self.pair.server.has_open_batch = false;
+        self.pair.server.finish_batch();
         self.pair.server.is_skipping = false;
     }
 
