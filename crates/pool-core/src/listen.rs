@@ -145,7 +145,7 @@ impl Rewriter<'_> {
         let LinkedPair { client, server, to_server, .. } = &mut self.pair;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         server.pending_actions.get_or_insert_default().refusal = Some(error);
         server.restore.is_in_flight = true;
         server.outstanding.push(RequestKind::Query(crate::session::state::SetKind::NotSet));

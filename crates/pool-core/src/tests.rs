@@ -6,6 +6,7 @@ mod cluster;
 mod listen;
 mod mirror;
 mod outdated_statements;
+mod parse_settings;
 mod pipelining;
 mod read_your_writes;
 mod release;

@@ -254,7 +254,7 @@ impl LinkedPair<'_> {
                 self.client.input_hold = InputHold::AwaitingReplies;
                 return Err(StopReason::NeedsMoreInput);
             }
-            server.parameters.parse_state.uncertainty = Uncertainty::None;
+            server.parameters.trust_reports();
         }
         let settings = self.statements.parse_settings(&server.parameters.parse_values());
         server.parameters.parse_state.set_current(settings);

@@ -203,7 +203,7 @@ impl LinkedHandler<'_> {
             Err(refusal) => write_refusal(buf, refusal),
         });
         // An open batch ends with the server's own ReadyForQuery.
-        if std::mem::take(&mut server.batch.is_open) {
+        if server.finish_batch() {
             server.outstanding.push(RequestKind::Sync);
             to_server.push_with(frontend::encode::sync);
         } else {
@@ -403,7 +403,7 @@ impl LinkedHandler<'_> {
             return stalled; // If the batch has failed, the server skips this message.
         }
         let server = &mut *self.rewriter.pair.server;
-        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         // The called function may be `set_config`.
         server.parameters.parse_state.record_change(Uncertainty::Unreported);
         server.outstanding.push(RequestKind::FunctionCall);
@@ -454,7 +454,7 @@ impl LinkedHandler<'_> {
         }
         let set_kind = self.record_query_effects(message);
         let LinkedPair { server, to_server, .. } = &mut self.rewriter.pair;
-        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         server.restore.is_in_flight = !server.restore.parameters.is_empty()
             || spliced.is_some()
             || server.pending_actions.is_some();
@@ -484,7 +484,7 @@ impl LinkedHandler<'_> {
         } else {
             SetKind::NeedsReset
         };
-        server.batch.is_open = false; // ReadyForQuery ends the batch as Sync would.
+        server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         server.restore.is_in_flight =
             !server.restore.parameters.is_empty() || server.pending_actions.is_some();
         server.outstanding.push(RequestKind::Query(set_kind));
@@ -564,7 +564,7 @@ impl LinkedHandler<'_> {
         let LinkedPair { client, server, to_server, .. } = &mut self.rewriter.pair;
         deallocate(client, name, self.to_client);
         server.statements.unnamed_is_ours = false; // The server still has one.
-        if std::mem::take(&mut server.batch.is_open) {
+        if server.finish_batch() {
             server.outstanding.push(RequestKind::Sync);
             to_server.push_with(frontend::encode::sync);
         } else {

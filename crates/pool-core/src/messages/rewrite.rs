@@ -65,7 +65,7 @@ impl Rewriter<'_> {
         self.pair.server.batch.retry_buffer.finish_batch(self.pair.to_server, input);
         self.pair.server.restore.is_in_flight = !self.pair.server.restore.parameters.is_empty()
             || self.pair.server.pending_actions.is_some();
-        self.pair.server.batch.is_open = false;
+        self.pair.server.finish_batch();
         self.pair.server.batch.is_skipping = false;
     }
 

@@ -50,7 +50,12 @@ pub(crate) type ParseSettingValues = [Option<Box<[u8]>>; COUNT];
 
 /// Whether a parameter is one of [`NAMES`].
 pub(crate) fn is_parse_setting(name: &[u8]) -> bool {
-    NAMES.iter().any(|known| eq_name(known.as_bytes(), name))
+    parse_setting_index(name).is_some()
+}
+
+/// Returns the index of a parameter in [`NAMES`].
+pub(crate) fn parse_setting_index(name: &[u8]) -> Option<usize> {
+    NAMES.iter().position(|known| eq_name(known.as_bytes(), name))
 }
 
 /// Returns the query for the current values of [`NAMES`], in this order.
@@ -118,7 +123,8 @@ pub(crate) struct ParseState {
     /// been queried.
     base: Option<Box<ParseSettingValues>>,
     /// Values from the last query, if parameters had been changed since the connection was linked:
-    /// they are valid only for this link.
+    /// they are valid only for this link. The value of a reported parameter is discarded when a
+    /// later one is known from the server's reports.
     queried: Option<Box<ParseSettingValues>>,
     /// Whether a query for the values was sent and its row has not arrived yet.
     pub(crate) is_querying: bool,
@@ -253,6 +259,22 @@ impl ParseState {
     pub(crate) fn unreported_value(&self, at: usize) -> Option<&[u8]> {
         let known = self.queried.as_ref().or(self.base.as_ref());
         known.and_then(|values| values[at].as_deref())
+    }
+
+    /// Discards the queried value of `NAMES[at]`, because the server has reported a later one.
+    pub(crate) fn discard_queried(&mut self, at: usize) {
+        if let Some(values) = &mut self.queried {
+            values[at] = None;
+        }
+    }
+
+    /// Records that an implicit transaction ends: this undoes each SET LOCAL in it and, if it has
+    /// failed, all its changes.
+    #[inline]
+    pub(crate) fn finish_implicit_transaction(&mut self) {
+        if self.max_uncertainty != Uncertainty::None {
+            self.record_change(self.max_uncertainty);
+        }
     }
 
     /// Returns the value of `NAMES[at]` from the last query since the connection was linked.

@@ -19,7 +19,9 @@ use std::{
 use hashbrown::HashSet;
 
 use crate::{
-    prepared::parse_settings::{self, COUNT, NAMES, ParseState, is_parse_setting},
+    prepared::parse_settings::{
+        self, COUNT, NAMES, ParseState, Uncertainty, is_parse_setting, parse_setting_index,
+    },
     session::parameter::{SessionParameter, eq_name},
 };
 
@@ -203,12 +205,17 @@ impl ServerParameters {
     /// caused the report, must restore `applied` if the set is still in force.
     pub(crate) fn handle_report(&mut self, name: &[u8], value: &[u8]) {
         self.applied = None;
-        let expected = self.value_in_force(name);
-        if expected.is_none_or(|expected| *expected != *value) && is_parse_setting(name) {
-            match self.in_flight {
-                Some(_) => self.parse_state.invalidate(), // The server may normalize it.
-                None => self.parse_state.handle_unexpected_change(),
+        if let Some(at) = parse_setting_index(name) {
+            // A value that was queried in the batch is known before its report arrives.
+            let queried = self.parse_state.queried_value(at);
+            let expected = queried.or_else(|| self.value_in_force(name));
+            if expected.is_none_or(|expected| *expected != *value) {
+                match self.in_flight {
+                    Some(_) => self.parse_state.invalidate(), // The server may normalize it.
+                    None => self.parse_state.handle_unexpected_change(),
+                }
             }
+            self.parse_state.discard_queried(at);
         }
         self.update_reported(name, value);
     }
@@ -269,6 +276,18 @@ impl ServerParameters {
         let Self { unreported, parse_state: parsing, .. } = self;
         let is_given = |name: &str| unreported.iter().any(|it| eq_name(&it.name, name.as_bytes()));
         parsing.handle_query_result(values, is_given);
+    }
+
+    /// Records that all requests are answered and no batch is open, so that the last reported
+    /// values are in force. A value that was queried before is discarded even if no report has
+    /// followed: PostgreSQL does not report a value that was changed and changed back.
+    pub(crate) fn trust_reports(&mut self) {
+        for (at, name) in NAMES.iter().enumerate() {
+            if self.reports(name.as_bytes()) {
+                self.parse_state.discard_queried(at);
+            }
+        }
+        self.parse_state.uncertainty = Uncertainty::None;
     }
 
     /// Whether the server reports a parameter.

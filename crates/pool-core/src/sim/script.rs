@@ -66,6 +66,9 @@ pub(super) struct SimClient {
     must_roll_back: bool,
     /// Whether the client's pool has a connect query.
     pub(super) has_connect_query: bool,
+    /// Whether the pooler restores a startup parameter right after a RESET in a batch. In session
+    /// mode it does so at the end of the batch.
+    pub(super) may_reset_in_batch: bool,
     /// Whether the unnamed statement is known to exist: nothing has failed since it was prepared.
     has_unnamed: bool,
     /// COPY rows still to send, if a COPY has started, and whether a Sync must follow.
@@ -115,6 +118,7 @@ impl SimClient {
             is_in_block: false,
             must_roll_back: false,
             has_connect_query: false,
+            may_reset_in_batch: false,
             has_unnamed: false,
             copying: None,
             has_open_batch: false,
@@ -368,7 +372,10 @@ impl SimClient {
                     "standard_conforming_strings = off",
                     "standard_conforming_strings = on",
                 ]);
-                self.push_query(buf, &format!("set {setting} {token}"));
+                let scope = if random.percent(20) { "local " } else { "" };
+                let end =
+                    if random.percent(10) { format!("; fail {token}") } else { String::new() };
+                self.push_query(buf, &format!("set {scope}{setting} {token}{end}"));
                 if random.percent(30) {
                     // A batch sent right after the SET must be parsed with the new time zone.
                     self.batch(buf, random, &token);
@@ -448,8 +455,45 @@ impl SimClient {
                 self.has_unnamed = true;
                 self.batch(buf, random, &token);
             }
+            25 => self.change_settings_in_batches(buf, random),
             _ => self.batch(buf, random, &token),
         }
+    }
+
+    /// Writes batches that change parameters, between statements that depend on them.
+    fn change_settings_in_batches(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
+        for _ in 0..2 + random.below(3) {
+            let token = self.token();
+            if random.percent(60) {
+                let sql = *random.pick(&[
+                    "set TimeZone = CET $1",
+                    "set TimeZone = UTC $1",
+                    "set local TimeZone = CET $1",
+                    "set local DateStyle = German $1",
+                    "RESET TimeZone -- $1",
+                ]);
+                let is_possible = self.may_reset_in_batch || !sql.starts_with("RESET");
+                let sql = if is_possible { sql } else { "set DateStyle = ISO $1" };
+                run_unnamed(buf, sql.as_bytes(), &token);
+            }
+            let name: &[u8] = random.pick::<&[u8]>(&[b"s1", b"s2"]);
+            if random.percent(60) {
+                encode::close(buf, DescribeTarget::Statement(name)).unwrap();
+                encode::parse(buf, name, b"literal 'literal' $1", &[25]).unwrap();
+            }
+            if random.percent(60) {
+                bind(buf, name, &[&token]);
+                encode::execute(buf, b"", 0).unwrap();
+            }
+            match random.below(10) {
+                0 => run_unnamed(buf, b"fail $1", &token),
+                1 => self.push_query(buf, &format!("state {token}")),
+                2..=5 => encode::sync(buf),
+                _ => {}
+            }
+        }
+        self.has_unnamed = false;
+        encode::sync(buf);
     }
 
     /// Writes a command that selects a shard or queries the selected one.
@@ -546,6 +590,13 @@ fn is_unrequested(tag: u8) -> bool {
 
 fn bind(buf: &mut Vec<u8>, statement: &[u8], values: &[&str]) {
     bind_portal(buf, b"", statement, values);
+}
+
+/// Writes a statement without a name, and runs it.
+fn run_unnamed(buf: &mut Vec<u8>, sql: &[u8], token: &str) {
+    encode::parse(buf, b"", sql, &[25]).unwrap();
+    bind(buf, b"", &[token]);
+    encode::execute(buf, b"", 0).unwrap();
 }
 
 fn bind_portal(buf: &mut Vec<u8>, portal: &[u8], statement: &[u8], values: &[&str]) {

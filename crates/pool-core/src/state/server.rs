@@ -234,6 +234,17 @@ impl ServerConnection {
         }
     }
 
+    /// Records that the next message ends the open batch: a Sync, or a request that is answered by
+    /// ReadyForQuery like a Sync. Returns whether a batch was open.
+    #[inline]
+    pub(crate) fn finish_batch(&mut self) -> bool {
+        // Outside a transaction block, the batch was an implicit transaction.
+        if self.batch.is_open && self.status != TransactionStatus::InTransaction {
+            self.parameters.parse_state.finish_implicit_transaction();
+        }
+        std::mem::take(&mut self.batch.is_open)
+    }
+
     /// Marks the recorded parameters as due to be restored, after a SET or a reset of the last
     /// batch has succeeded. Does nothing while later batches are outstanding.
     pub(crate) fn mark_parameters_reset(&mut self) {

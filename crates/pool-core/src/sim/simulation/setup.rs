@@ -168,7 +168,9 @@ impl Simulation {
                 }
             }
             client.may_stall = has_takeover;
-            client.has_connect_query = simulation.specs[link.pool.index()].connect_query.is_some();
+            let spec = &simulation.specs[link.pool.index()];
+            client.has_connect_query = spec.connect_query.is_some();
+            client.may_reset_in_batch = spec.mode != PoolingMode::Session;
             if has_forced_users {
                 client.user = takeover.pick(&[None, Some("alice"), Some("bob")]).map(Arc::from);
             }
