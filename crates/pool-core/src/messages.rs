@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! client bytes ─► client_to_server ─► request ─► rewrite ─► outstanding ─► output ─► server
-//!                 frames headers,      needs a    statement  what the       collects
-//!                 fast_path for        server?    names      server must    one write
-//!                 one whole message    a route?              still answer
+//!                 frames headers;      a route?   statement  what the       collects
+//!                 needs a server?      LISTEN?    names      server must    one write
+//!                 a route?             restore?              still answer
 //!
 //! server bytes ─► server_to_client ─► reply ─► outstanding ─► output ─► client
 //!                 frames headers      tracks the   pairs it with

@@ -1,4 +1,5 @@
-//! [`PartialMessage`]: a client's message as it is handled, and the possible results.
+//! [`MessageHandler`]: handles a client's messages, with or without a server; [`PartialMessage`]: a
+//! message as it is handled, and the possible results.
 
 use std::ops::Range;
 

@@ -166,7 +166,7 @@ fn can_reroute(
             && server.pending_actions.is_none();
     let is_fully_sent = client.input_hold == InputHold::None && client.input.buffered.is_empty();
     is_unsent
-        || is_only_request && is_fully_sent && (is_read_only_request(peers, routers, id, server_id))
+        || is_only_request && is_fully_sent && is_read_only_request(peers, routers, id, server_id)
 }
 
 /// Whether every statement of the request buffered for a server certainly only reads.
