@@ -15,7 +15,7 @@ pub(crate) struct QueuedEvent {
     /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
     /// The event's position in the captured order of commits.
-    pub(crate) place: OrderPosition,
+    pub(crate) position: OrderPosition,
     /// Number of this worker's sessions whose Connect, but not Disconnect, was read up to this
     /// event. A replay at the highest speed opens at most this many at once, unless it stalls.
     pub(crate) open_sessions: usize,

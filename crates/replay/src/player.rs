@@ -6,6 +6,7 @@
 mod batch;
 mod in_flight;
 mod messages;
+mod order_hold;
 mod outcome;
 mod typing;
 
@@ -25,9 +26,10 @@ pub(crate) use self::{
     outcome::{EventEnd, FinishedEvent, ScheduledEvent, SkipCause},
 };
 use self::{
-    batch::{begins_transaction, continues_batch, continues_statement},
+    batch::{begins_transaction, continues_batch},
     in_flight::{BatchPart, InFlightBatch},
     messages::function_oid,
+    order_hold::{OrderCheck, OrderHold},
 };
 use crate::{
     link::{ReplayFailure, Reply},
@@ -84,8 +86,8 @@ pub(crate) struct Player {
     queue: VecDeque<ScheduledEvent>,
     pub(crate) link_state: LinkState,
     in_flight: Option<InFlightBatch>,
-    /// When the session last became free.
-    free_since: Instant,
+    /// When the session last became free to send its next event.
+    pub(crate) free_since: Instant,
     /// Statements prepared on the current connection, by name.
     statements: HashMap<Text, PreparedText>,
     /// Portals opened on the current connection, by name.
@@ -106,21 +108,8 @@ pub(crate) struct Player {
     types: Arc<ParameterTypes>,
     /// The next trial of types for the event at the front.
     trial: Option<Box<TypeTrial>>,
-    hold: OrderHold,
-}
-
-/// The state of a session in the commit order.
-#[derive(Debug, Default)]
-struct OrderHold {
-    /// Whether the replay keeps the captured order of commits.
-    is_ordered: bool,
-    /// The time for which the event at the front waits, while it is held back: see
-    /// [`OrderPosition::needs`](crate::order::OrderPosition::needs).
-    needs: Option<Timestamp>,
-    /// When the event at the front was no longer held back, until it is sent.
-    ended_at: Option<Instant>,
-    /// Whether the session does not wait for others until its transaction ends.
-    is_released: bool,
+    /// The state of the session in the commit order.
+    pub(crate) order: OrderHold,
 }
 
 /// The text of a prepared statement, with its parameter types.
@@ -165,23 +154,8 @@ impl Player {
             settings: Vec::new(),
             types,
             trial: None,
-            hold: OrderHold::default(),
+            order: OrderHold::default(),
         }
-    }
-
-    /// Makes the session wait for transactions that its events need.
-    pub(crate) fn enable_commit_order(&mut self) {
-        self.hold.is_ordered = true;
-    }
-
-    /// Whether the event at the front is held back for the order of commits.
-    pub(crate) fn is_waiting_in_order(&self) -> bool {
-        self.hold.needs.is_some()
-    }
-
-    /// Lets the session run to the end of its transaction without waiting for others.
-    pub(crate) fn release(&mut self) {
-        self.hold.is_released = true;
     }
 
     /// Returns the startup parameters of the session's login, if captured.
@@ -263,7 +237,7 @@ impl Player {
         if next.due > now {
             return PlayerStep::WaitUntil(next.due);
         }
-        if self.hold.is_ordered && is_conflict_victim(&next.event) {
+        if self.order.is_enabled && is_conflict_victim(&next.event) {
             return self.repeat_conflict(now, client);
         }
         if let Some(skip) = self.reason_to_skip(&next.event) {
@@ -271,8 +245,10 @@ impl Player {
             self.on_skipped(&item.event);
             return PlayerStep::Record(item, EventEnd::Skipped(skip));
         }
-        if let Some(wait) = self.wait_for_transactions(now, clear_until) {
-            return wait;
+        match self.order.check(&self.queue, clear_until, now) {
+            OrderCheck::Passed => {}
+            OrderCheck::WaitFor(needs) => return PlayerStep::WaitForTransactions(needs),
+            OrderCheck::Wait => return PlayerStep::Wait,
         }
         match (&self.link_state, client) {
             (LinkState::Connected, Some(client)) => self.play(now, client),
@@ -282,45 +258,6 @@ impl Player {
             }
             (LinkState::Connecting | LinkState::Connected, _) => PlayerStep::Wait,
         }
-    }
-
-    /// Holds the event at the front back until the transactions have ended that it needs, or that
-    /// what is sent with it needs. Returns `None` if it may be sent.
-    #[inline]
-    fn wait_for_transactions(
-        &mut self,
-        now: Instant,
-        clear_until: Timestamp,
-    ) -> Option<PlayerStep> {
-        if !self.hold.is_ordered {
-            return None;
-        }
-        let needs = self.needed_transactions().filter(|needs| *needs > clear_until);
-        let Some(needs) = needs.filter(|_| !self.hold.is_released) else {
-            if self.hold.needs.take().is_some() {
-                self.hold.ended_at = Some(now);
-            }
-            return None;
-        };
-        let was_waiting_for = self.hold.needs.replace(needs);
-        Some(if was_waiting_for == Some(needs) {
-            PlayerStep::Wait
-        } else {
-            PlayerStep::WaitForTransactions(needs)
-        })
-    }
-
-    fn needed_transactions(&self) -> Option<Timestamp> {
-        let mut needs = None;
-        let mut last: Option<&Event> = None;
-        for next in &self.queue {
-            if last.is_some_and(|last| !continues_statement(last, &next.event)) {
-                break;
-            }
-            needs = needs.max(next.place.needs);
-            last = Some(&next.event);
-        }
-        needs
     }
 
     /// Handles a statement that failed in the capture by a conflict with another session, such as a
@@ -430,7 +367,7 @@ impl Player {
             }
             parts.push(BatchPart::new(self.pop()));
         }
-        if let Some(at) = self.hold.ended_at.take() {
+        if let Some(at) = self.order.ended_at.take() {
             parts.iter_mut().for_each(|part| part.item.held_until = Some(at));
         }
         if self.is_transaction_lost && begins_transaction(&parts[0].item.event.action) {
@@ -483,7 +420,7 @@ impl Player {
             Action::Fetch(bound) if is_opened(&bound.portal) => false,
             _ => {
                 self.reason_to_skip(&next.event).is_some()
-                    || self.hold.is_ordered && is_conflict_victim(&next.event)
+                    || self.order.is_enabled && is_conflict_victim(&next.event)
             }
         }
     }
@@ -503,7 +440,7 @@ impl Player {
             Reply::Ready(status) => {
                 self.transaction = status;
                 if status == TransactionStatus::Idle {
-                    self.hold.is_released = false;
+                    self.order.is_released = false;
                     // Portals end with their transaction.
                     self.portals.clear();
                 }
@@ -656,11 +593,6 @@ impl Player {
         self.is_transaction_lost = false;
         self.has_disconnected = true;
         self.free_since = now;
-    }
-
-    /// Returns when the session became free to send its next event.
-    pub(crate) fn free_since(&self) -> Instant {
-        self.free_since
     }
 
     /// Ends all queued events as skipped, because the replay is interrupted.

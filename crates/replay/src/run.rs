@@ -364,7 +364,7 @@ impl Dispatcher {
         }
         let arrival = QueuedEvent {
             bytes: event_bytes(&event),
-            place: self.sequencer.as_mut().map(|it| it.position(&event)).unwrap_or_default(),
+            position: self.sequencer.as_mut().map(|it| it.position(&event)).unwrap_or_default(),
             open_sessions: self.open[worker].len(),
             read_at: Instant::now(),
             last_blocked: self.held_up,

@@ -79,6 +79,17 @@ pub(crate) struct WorkerContext {
     pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
 }
 
+impl WorkerContext {
+    /// Tells the commit order that an event is over, if it ended a transaction.
+    fn note_transaction_end(&self, item: &ScheduledEvent) {
+        if let Some(order) = &self.order
+            && let Some(end) = item.position.ends
+        {
+            order.transaction_ended(end);
+        }
+    }
+}
+
 pub(crate) struct ReplayWorker {
     shared: WorkerContext,
     inbox: Arc<Inbox>,
@@ -162,7 +173,11 @@ impl ReplayWorker {
             None => {
                 let supply = self.admit(now);
                 self.run_expired_timers(now);
-                self.play_freed_sessions();
+                if let Some(order) = self.shared.order.clone() {
+                    for slot in self.held.take_freed(&order, &mut self.slots) {
+                        self.play(slot);
+                    }
+                }
                 if let QueueState::Finished(last) = supply
                     && self.finish_sessions(last, now)
                 {
@@ -208,11 +223,11 @@ impl ReplayWorker {
             }
             let Some(player) = slot_entry.player.as_mut() else { return };
             let client = slot_entry.link.as_mut().and_then(Link::client);
-            let was_held = player.is_waiting_in_order();
+            let was_held = player.order.is_waiting();
             let clear = self.shared.order.as_ref().map(|order| order.clear_until());
             let step = player.step(now, paced, clear.unwrap_or_default(), client);
             if was_held
-                && !player.is_waiting_in_order()
+                && !player.order.is_waiting()
                 && let Some(order) = &self.shared.order
             {
                 order.end_wait(&player.id);
@@ -220,7 +235,10 @@ impl ReplayWorker {
             match step {
                 PlayerStep::Wait => break,
                 PlayerStep::WaitForTransactions(needs) => {
-                    self.wait_in_order(slot, needs);
+                    if let Some(order) = &self.shared.order {
+                        order.start_wait(&player.id, needs);
+                        self.held.add(slot, needs);
+                    }
                     break;
                 }
                 PlayerStep::WaitUntil(due) => {
@@ -233,13 +251,13 @@ impl ReplayWorker {
                 }
                 PlayerStep::Connect(item) => self.connect(slot, item, now),
                 PlayerStep::Record(item, end) => {
-                    let free = player.free_since();
+                    let free = player.free_since;
                     self.finish_event(unsent(item, end, now, free));
                 }
                 // The captured client disconnected here: close without waiting for the server, as
                 // it did.
                 PlayerStep::Hangup(item) => {
-                    let free = player.free_since();
+                    let free = player.free_since;
                     player.on_disconnected(now);
                     if let Some(link) = slot_entry.link.take() {
                         link.close();
@@ -291,7 +309,7 @@ impl ReplayWorker {
     fn cancel(&mut self, slot: SlotId, item: ScheduledEvent, now: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
         let Some(player) = slot_entry.player.as_ref() else { return };
-        let free = player.free_since();
+        let free = player.free_since;
         let Some(request) = cancel_request_for(slot_entry) else {
             self.finish_event(unsent(
                 item,
@@ -451,7 +469,7 @@ impl ReplayWorker {
             interruption::mark_cancelled(&mut one);
         }
         self.backlog_bytes = self.backlog_bytes.saturating_sub(one.item.bytes);
-        self.note_transaction_end(&one.item);
+        self.shared.note_transaction_end(&one.item);
         if let Some(sent) = one.sent
             && one.item.event.action.kind().is_execution()
         {

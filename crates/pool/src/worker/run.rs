@@ -167,7 +167,7 @@ impl PoolWorker {
             self.sockets.poller.wait(deadline, &mut ready)?;
             self.iteration += 1;
             if self.suspended.is_none() {
-                self.read_clock();
+                self.now = time_since(self.started_at);
             }
             for ready in ready.drain(..) {
                 self.handle_readiness(ready);
@@ -277,7 +277,7 @@ impl PoolWorker {
             let peer = connection.peer;
             if self.core.capture().is_running() {
                 // Events that happened before on other workers must have an earlier time.
-                self.read_clock();
+                self.now = time_since(self.started_at);
             }
             let bytes = &self.buffer[..received];
             match peer {
@@ -293,11 +293,6 @@ impl PoolWorker {
             }
         }
         self.sockets.deferred.push_back(DeferredAction::Read(token));
-    }
-
-    fn read_clock(&mut self) {
-        let now = self.started_at.elapsed();
-        self.now = Time(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Sends as much of a peer's backlog as the socket accepts.
@@ -577,4 +572,9 @@ impl PoolWorker {
             | None => {}
         }
     }
+}
+
+/// Returns the time since the start of the process.
+fn time_since(start: Instant) -> Time {
+    Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }

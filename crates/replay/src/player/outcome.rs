@@ -15,7 +15,7 @@ pub(crate) struct ScheduledEvent {
     pub(crate) available: Instant,
     pub(crate) bytes: usize,
     /// The event's position in the captured order of commits.
-    pub(crate) place: OrderPosition,
+    pub(crate) position: OrderPosition,
     /// When the event was no longer held back for the order, if it was.
     pub(crate) held_until: Option<Instant>,
     /// Deduced types of the parameters, if the capture has none and the statement needs some.
@@ -31,7 +31,7 @@ impl ScheduledEvent {
             due,
             available: here,
             bytes,
-            place: OrderPosition::default(),
+            position: OrderPosition::default(),
             held_until: None,
             types: None,
             is_retried: false,

@@ -319,12 +319,12 @@ fn error_fails_rest_of_batch_only() {
 #[test]
 fn event_is_held_until_transactions_have_ended() {
     let mut fixture = PlayerFixture::connected();
-    fixture.player.enable_commit_order();
+    fixture.player.order.is_enabled = true;
     let parse = Action::Parse { statement: "".into(), sql: "select 1".into() };
     fixture.event(0, parse);
     fixture.event(0, Action::Execute(bound("", "", "select 1", &[])));
     // The Parse is sent with the Execute, so it waits for what the Execute needs.
-    fixture.player.queue[1].place.needs = Some(Timestamp::from_micros(2));
+    fixture.player.queue[1].position.needs = Some(Timestamp::from_micros(2));
     assert!(matches!(fixture.at(1), PlayerStep::WaitForTransactions(_)));
     assert!(matches!(fixture.at(2), PlayerStep::Wait), "it waits already");
     fixture.clear_until = 2;
@@ -338,23 +338,23 @@ fn event_is_held_until_transactions_have_ended() {
     fixture.event(6, simple("begin"));
     fixture.event(6, simple("select 2"));
     for queued in &mut fixture.player.queue {
-        queued.place.needs = Some(Timestamp::from_micros(3));
+        queued.position.needs = Some(Timestamp::from_micros(3));
     }
     assert!(matches!(fixture.at(6), PlayerStep::WaitForTransactions(_)));
-    fixture.player.release();
+    fixture.player.order.is_released = true;
     assert!(matches!(fixture.at(7), PlayerStep::Send));
     fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
     assert!(matches!(fixture.at(8), PlayerStep::Send), "released to the end of its transaction");
     fixture.server(&done(b"SELECT 1", TransactionStatus::Idle));
     fixture.event(9, simple("select 3"));
-    fixture.player.queue[0].place.needs = Some(Timestamp::from_micros(3));
+    fixture.player.queue[0].position.needs = Some(Timestamp::from_micros(3));
     assert!(matches!(fixture.at(9), PlayerStep::WaitForTransactions(_)));
 }
 
 #[test]
 fn deadlock_victim_fails_in_the_same_place() {
     let mut fixture = PlayerFixture::connected();
-    fixture.player.enable_commit_order();
+    fixture.player.order.is_enabled = true;
     fixture.event(0, simple("begin"));
     for sql in ["update t set v = 1", "update t set v = 2", "rollback"] {
         fixture.event(0, simple(sql));

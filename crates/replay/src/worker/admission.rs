@@ -132,7 +132,7 @@ impl ReplayWorker {
         let due = self.shared.schedule.due(queued.event.time);
         let here = queued.available_at(due);
         let mut item = ScheduledEvent::new(queued.event, due, here, queued.bytes);
-        item.place = queued.place;
+        item.position = queued.position;
         let slot_entry = &mut self.slots[slot.index as usize];
         let Some(player) = slot_entry.player.as_mut() else { return };
         let limit = self.shared.limits.backlog_bytes;
@@ -140,8 +140,8 @@ impl ReplayWorker {
             && player.is_behind(now)
             && (self.backlog_bytes >= limit.saturating_mul(2) || !releases_locks(&item.event))
         {
-            let free = player.free_since();
-            self.note_transaction_end(&item);
+            let free = player.free_since;
+            self.shared.note_transaction_end(&item);
             self.finished.push(unsent(item, EventEnd::Skipped(SkipCause::TooFarBehind), now, free));
             return;
         }
@@ -167,7 +167,7 @@ impl ReplayWorker {
         let (fetch_rows, types) = (self.shared.limits.fetch_rows, self.shared.types.clone());
         let player = slot_entry.player.insert(Player::new(session.clone(), now, fetch_rows, types));
         if self.shared.order.is_some() {
-            player.enable_commit_order();
+            player.order.is_enabled = true;
         }
         let slot = SlotId { index, generation: slot_entry.generation };
         self.by_session.insert(session, slot);

@@ -4,10 +4,10 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use howdah_traffic::Timestamp;
 
-use super::{ReplayWorker, SlotId};
-use crate::player::ScheduledEvent;
+use super::{SessionSlot, SlotId};
+use crate::order::CommitOrder;
 
-/// The sessions of one worker whose next event waits for commits.
+/// The sessions of one worker whose next event waits for transactions of others.
 #[derive(Debug, Default)]
 pub(super) struct HeldSessions {
     /// Sessions by the captured time before which all transactions must have ended. Those that have
@@ -19,58 +19,43 @@ pub(super) struct HeldSessions {
     releases: u64,
 }
 
-impl ReplayWorker {
-    /// Records that a session waits until all transactions before `needs` have ended.
-    pub(super) fn wait_in_order(&mut self, slot: SlotId, needs: Timestamp) {
-        let slot_entry = &mut self.slots[slot.index as usize];
-        let (Some(order), Some(player)) = (&self.shared.order, &slot_entry.player) else { return };
-        order.start_wait(&player.id, needs);
-        self.held.by_need.push(Reverse((needs, slot)));
+impl HeldSessions {
+    /// Adds a session that waits until all transactions before `needs` have ended.
+    pub(super) fn add(&mut self, slot: SlotId, needs: Timestamp) {
+        self.by_need.push(Reverse((needs, slot)));
     }
 
-    /// Continues the sessions that need not wait any longer since the last call, and those that the
-    /// stall monitor has released.
-    pub(super) fn play_freed_sessions(&mut self) {
-        let Some(order) = self.shared.order.clone() else { return };
-        loop {
-            let (clear, releases) = (order.clear_until(), order.releases());
-            if clear == self.held.clear_until && releases == self.held.releases {
-                return;
-            }
-            self.held.clear_until = clear;
-            while let Some(Reverse((needs, slot))) = self.held.by_need.peek().copied()
+    /// Returns the sessions that need not wait any longer since the last call, because what they
+    /// need has ended, or because the stall monitor has released them.
+    pub(super) fn take_freed(
+        &mut self,
+        order: &CommitOrder,
+        slots: &mut [SessionSlot],
+    ) -> Vec<SlotId> {
+        let (clear, releases) = (order.clear_until(), order.releases());
+        let mut freed = Vec::new();
+        if clear != self.clear_until {
+            self.clear_until = clear;
+            while let Some(Reverse((needs, slot))) = self.by_need.peek().copied()
                 && needs <= clear
             {
-                self.held.by_need.pop();
-                self.play(slot);
-            }
-            if std::mem::replace(&mut self.held.releases, releases) != releases {
-                self.play_released_sessions();
+                self.by_need.pop();
+                freed.push(slot);
             }
         }
-    }
-
-    fn play_released_sessions(&mut self) {
-        let Some(order) = self.shared.order.clone() else { return };
-        let held: Vec<SlotId> = self.held.by_need.iter().map(|Reverse((_, slot))| *slot).collect();
-        for slot in held {
-            let slot_entry = &mut self.slots[slot.index as usize];
-            let player = slot_entry.player.as_mut().filter(|player| player.is_waiting_in_order());
-            if slot_entry.generation == slot.generation
-                && let Some(player) = player.filter(|player| order.is_released(&player.id))
-            {
-                player.release();
-                self.play(slot);
+        if std::mem::replace(&mut self.releases, releases) != releases {
+            for Reverse((_, slot)) in &self.by_need {
+                let slot_entry = &mut slots[slot.index as usize];
+                let player = slot_entry.player.as_mut();
+                if slot_entry.generation == slot.generation
+                    && let Some(player) = player.filter(|player| player.order.is_waiting())
+                    && order.is_released(&player.id)
+                {
+                    player.order.is_released = true;
+                    freed.push(*slot);
+                }
             }
         }
-    }
-
-    /// Tells the commit order that an event is over, if it ended a transaction.
-    pub(super) fn note_transaction_end(&self, item: &ScheduledEvent) {
-        if let Some(order) = &self.shared.order
-            && let Some(end) = item.place.ends
-        {
-            order.transaction_ended(end);
-        }
+        freed
     }
 }
