@@ -41,8 +41,9 @@ pub(super) struct SimBackend {
     outdated: HashSet<Vec<u8>>,
     settings: BTreeMap<String, String>,
     at_login: BTreeMap<String, String>,
-    /// Parameters at the start of the transaction block.
-    before_block: Option<BTreeMap<String, String>>,
+    /// Parameters at the start of the transaction block, or before the first change in an implicit
+    /// transaction.
+    before_transaction: Option<BTreeMap<String, String>>,
     /// The values to which parameters return at the end of the transaction.
     before_local: BTreeMap<String, Option<String>>,
     /// Reported parameters, as of the last ReadyForQuery.
@@ -189,7 +190,7 @@ impl SimBackend {
         if notice {
             let fields = encode::essentials(Severity::Notice, b"00000", b"hello");
             encode::notice_response(&mut self.output, fields).unwrap();
-        } else {
+        } else if REPORTED.iter().all(|name| self.reported[*name] == self.settings[*name]) {
             for name in REPORTED {
                 let value = self.reported[name].clone();
                 encode::parameter_status(&mut self.output, name.as_bytes(), value.as_bytes())
@@ -406,14 +407,12 @@ impl SimBackend {
                 if token.is_empty() && !self.is_in_block {
                     self.last_client = None; // The statement does not name its client.
                 }
-                if !self.is_in_block {
-                    self.before_block = Some(self.settings.clone());
-                }
+                self.remember_settings();
                 self.is_in_block = true;
                 self.complete("BEGIN");
             }
             "COMMIT" | "ROLLBACK" => {
-                let before = self.before_block.take();
+                let before = self.before_transaction.take();
                 let copied = std::mem::take(&mut self.uncommitted_rows);
                 if upper == "ROLLBACK" || self.is_failed {
                     if !copied.is_empty() {
@@ -483,7 +482,9 @@ impl SimBackend {
             }
             "SET" if sql.starts_with("SET SESSION AUTHORIZATION") => self.complete("SET"),
             "SET" => {
-                let mut words = rest.split(' ');
+                self.remember_settings();
+                let local = rest.strip_prefix("local ");
+                let mut words = local.unwrap_or(rest).split(' ');
                 let name = words.next().unwrap_or("").to_owned();
                 let value = words.nth(1).unwrap_or("").to_owned();
                 if name == "search_path" {
@@ -497,14 +498,21 @@ impl SimBackend {
                 if !REPORTED.contains(&name.as_str()) {
                     self.add_leftover("setting");
                 }
-                self.before_local.remove(&name);
+                if local.is_some() {
+                    let before = self.settings.get(&name).cloned();
+                    self.before_local.entry(name.clone()).or_insert(before);
+                } else {
+                    self.before_local.remove(&name);
+                }
                 self.settings.insert(name, value);
                 self.complete("SET");
             }
             "SELECT" if rest.contains("current_setting(") => self.current_settings(rest),
             "SELECT" if rest.contains("set_config") => self.set_config(rest),
             "RESET" if REPORTED.contains(&without_comment(rest)) => {
+                self.remember_settings();
                 let name = without_comment(rest);
+                self.before_local.remove(name);
                 self.settings.insert(name.to_owned(), self.at_login[name].clone());
                 self.complete("RESET");
             }
@@ -525,6 +533,8 @@ impl SimBackend {
                 self.complete("DISCARD ALL");
             }
             "RESET" => {
+                self.remember_settings();
+                self.before_local.clear();
                 self.settings = self.at_login.clone();
                 self.connect_query.undo_settings(self.last_client);
                 self.remove_leftover("setting");
@@ -655,6 +665,9 @@ impl SimBackend {
         let arguments = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(", "));
         let (both, is_local) = arguments.expect("three arguments");
         let (name, value) = both.split_once(", ").expect("name and value");
+        let reported = REPORTED.into_iter().find(|reported| reported.eq_ignore_ascii_case(name));
+        let name = reported.unwrap_or(name);
+        self.remember_settings();
         if is_local.starts_with('t') {
             let before = self.settings.get(name).cloned();
             self.before_local.entry(name.to_owned()).or_insert(before);
@@ -727,8 +740,29 @@ impl SimBackend {
         encode::command_complete(&mut self.output, tag.as_bytes()).unwrap();
     }
 
+    /// Remembers the parameters, which are restored if the transaction fails.
+    fn remember_settings(&mut self) {
+        if self.before_transaction.is_none() {
+            self.before_transaction = Some(self.settings.clone());
+        }
+    }
+
+    /// Handles an error: a transaction block has failed, and an implicit transaction is rolled
+    /// back.
+    fn abort(&mut self) {
+        self.is_failed = self.is_in_block;
+        self.pending.clear();
+        if !self.is_in_block
+            && let Some(before) = self.before_transaction.take()
+        {
+            self.settings = before;
+            self.before_local.clear();
+        }
+    }
+
     fn ready(&mut self) {
         if !self.is_in_block {
+            self.before_transaction = None;
             for (name, value) in std::mem::take(&mut self.before_local) {
                 match value {
                     Some(value) => self.settings.insert(name, value),
@@ -775,8 +809,7 @@ impl SimBackend {
     fn fail_extended_as(&mut self, sqlstate: &str, message: &str) {
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
-        self.is_failed = self.is_in_block;
-        self.pending.clear();
+        self.abort();
         self.is_skipping = true;
     }
 
@@ -785,8 +818,7 @@ impl SimBackend {
             if message.ends_with('!') { message.to_owned() } else { format!("{message}!") };
         let fields = encode::essentials(Severity::Error, sqlstate.as_bytes(), message.as_bytes());
         encode::error_response(&mut self.output, fields).unwrap();
-        self.is_failed = self.is_in_block;
-        self.pending.clear();
+        self.abort();
     }
 }
 

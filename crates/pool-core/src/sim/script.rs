@@ -368,7 +368,10 @@ impl SimClient {
                     "standard_conforming_strings = off",
                     "standard_conforming_strings = on",
                 ]);
-                self.push_query(buf, &format!("set {setting} {token}"));
+                let scope = if random.percent(20) { "local " } else { "" };
+                let end =
+                    if random.percent(10) { format!("; fail {token}") } else { String::new() };
+                self.push_query(buf, &format!("set {scope}{setting} {token}{end}"));
                 if random.percent(30) {
                     // A batch sent right after the SET must be parsed with the new time zone.
                     self.batch(buf, random, &token);
@@ -448,8 +451,42 @@ impl SimClient {
                 self.has_unnamed = true;
                 self.batch(buf, random, &token);
             }
+            25 => self.change_settings_in_batches(buf, random),
             _ => self.batch(buf, random, &token),
         }
+    }
+
+    /// Writes batches that change parameters, between statements that depend on them.
+    fn change_settings_in_batches(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
+        for _ in 0..2 + random.below(3) {
+            let token = self.token();
+            if random.percent(60) {
+                let sql = random.pick(&[
+                    "set TimeZone = CET $1",
+                    "set TimeZone = UTC $1",
+                    "set local TimeZone = CET $1",
+                    "set local DateStyle = German $1",
+                ]);
+                run_unnamed(buf, sql.as_bytes(), &token);
+            }
+            let name: &[u8] = random.pick::<&[u8]>(&[b"s1", b"s2"]);
+            if random.percent(60) {
+                encode::close(buf, DescribeTarget::Statement(name)).unwrap();
+                encode::parse(buf, name, b"literal 'literal' $1", &[25]).unwrap();
+            }
+            if random.percent(60) {
+                bind(buf, name, &[&token]);
+                encode::execute(buf, b"", 0).unwrap();
+            }
+            match random.below(10) {
+                0 => run_unnamed(buf, b"fail $1", &token),
+                1 => self.push_query(buf, &format!("state {token}")),
+                2..=5 => encode::sync(buf),
+                _ => {}
+            }
+        }
+        self.has_unnamed = false;
+        encode::sync(buf);
     }
 
     /// Writes a command that selects a shard or queries the selected one.
@@ -546,6 +583,13 @@ fn is_unrequested(tag: u8) -> bool {
 
 fn bind(buf: &mut Vec<u8>, statement: &[u8], values: &[&str]) {
     bind_portal(buf, b"", statement, values);
+}
+
+/// Writes a statement without a name, and runs it.
+fn run_unnamed(buf: &mut Vec<u8>, sql: &[u8], token: &str) {
+    encode::parse(buf, b"", sql, &[25]).unwrap();
+    bind(buf, b"", &[token]);
+    encode::execute(buf, b"", 0).unwrap();
 }
 
 fn bind_portal(buf: &mut Vec<u8>, portal: &[u8], statement: &[u8], values: &[&str]) {
