@@ -465,15 +465,12 @@ impl SimClient {
         for _ in 0..2 + random.below(3) {
             let token = self.token();
             if random.percent(60) {
-                let sql = *random.pick(&[
+                let sql = random.pick(&[
                     "set TimeZone = CET $1",
                     "set TimeZone = UTC $1",
                     "set local TimeZone = CET $1",
                     "set local DateStyle = German $1",
-                    "RESET TimeZone -- $1",
                 ]);
-                let is_possible = self.may_reset_in_batch || !sql.starts_with("RESET");
-                let sql = if is_possible { sql } else { "set DateStyle = ISO $1" };
                 run_unnamed(buf, sql.as_bytes(), &token);
             }
             let name: &[u8] = random.pick::<&[u8]>(&[b"s1", b"s2"]);
