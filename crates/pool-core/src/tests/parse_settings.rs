@@ -40,13 +40,13 @@ fn ready(status: u8) -> Vec<u8> {
 }
 
 /// A client and its server.
-struct Dialogue {
+struct SettingsDialogue {
     harness: CoreHarness,
     client: ClientId,
     server: ServerId,
 }
 
-impl Dialogue {
+impl SettingsDialogue {
     fn new() -> Self {
         let mut harness = CoreHarness::new(PoolSpec::new(1));
         let client = harness.client();
@@ -125,21 +125,21 @@ fn queries_settings(sent: &[u8]) -> bool {
 
 #[test]
 fn reported_change_replaces_value_queried_earlier_in_the_transaction() {
-    let mut dialogue = Dialogue::in_block_after_query("CET");
+    let mut dialogue = SettingsDialogue::in_block_after_query("CET");
     dialogue.run_query("set timezone = 'UTC'", "SET", Some("UTC"));
     assert_eq!(dialogue.parse_again(), parse_of(2), "the other one was parsed under CET");
 }
 
 #[test]
 fn change_that_only_the_report_shows_replaces_queried_value() {
-    let mut dialogue = Dialogue::in_block_after_query("CET");
+    let mut dialogue = SettingsDialogue::in_block_after_query("CET");
     dialogue.run_query("select changes_time_zone()", "SELECT 1", Some("UTC"));
     assert_eq!(dialogue.parse_again(), parse_of(2));
 }
 
 #[test]
 fn value_set_back_without_a_report_replaces_queried_value() {
-    let mut dialogue = Dialogue::new();
+    let mut dialogue = SettingsDialogue::new();
     dialogue.run_query("begin", "BEGIN", None);
     dialogue.send(&[run("set timezone = 'CET'"), parse("a", LITERAL)].concat());
     assert!(queries_settings(&dialogue.reply(&set_replies())));
@@ -152,7 +152,7 @@ fn value_set_back_without_a_report_replaces_queried_value() {
 /// Outside a transaction block, a Sync undoes SET LOCAL and, after an error, all changes.
 #[test]
 fn sync_outside_a_block_undoes_local_setting() {
-    let (mut dialogue, local) = Dialogue::after_local_setting();
+    let (mut dialogue, local) = SettingsDialogue::after_local_setting();
     dialogue.send(&[sync(), parse("b", LITERAL), sync()].concat());
     let sent = dialogue.reply(&[&local[..], &ready(b'I')].concat());
     assert_eq!(sent, parse_of(2), "the other one was parsed under CET");
@@ -161,7 +161,7 @@ fn sync_outside_a_block_undoes_local_setting() {
 /// A query string after a batch without Sync ends their common implicit transaction.
 #[test]
 fn query_string_after_a_batch_without_sync_undoes_local_setting() {
-    let (mut dialogue, local) = Dialogue::after_local_setting();
+    let (mut dialogue, local) = SettingsDialogue::after_local_setting();
     let select = query("select 1");
     dialogue.send(&[select.clone(), parse("b", LITERAL), sync()].concat());
     assert_eq!(dialogue.reply(&local), select);
@@ -171,7 +171,7 @@ fn query_string_after_a_batch_without_sync_undoes_local_setting() {
 
 #[test]
 fn report_of_queried_value_does_not_taint_the_server() {
-    let mut dialogue = Dialogue::new();
+    let mut dialogue = SettingsDialogue::new();
     dialogue.run_query("begin", "BEGIN", None);
     dialogue.send(&[run("set timezone = 'CET'"), parse("a", LITERAL)].concat());
     dialogue.reply(&set_replies());
