@@ -18,6 +18,7 @@ mod entry_order;
 mod envelope;
 mod envelope_reader;
 mod excerpt;
+mod heroku;
 mod journal;
 mod json;
 mod json_envelopes;
