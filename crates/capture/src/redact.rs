@@ -4,13 +4,15 @@
 //! function calls, comments, error messages, `application_name`, and values in `SET name =` where
 //! the name is that of an application's own setting. Preserved: names of roles, databases, schemas,
 //! tables, columns, functions, statements and portals; times, durations, SQLSTATEs; NULL, TRUE,
-//! FALSE; the number 0; ASCII characters of a value that are not alphanumeric. A value that is
+//! FALSE; the numbers 0 and 1; words of a type such as `infinity` and `month`; offsets from UTC and
+//! lengths of networks; ASCII characters of a value that are not alphanumeric. A value that is
 //! written like a name, in double quotes, counts as a name.
 //!
 //! A text that cannot be tokenized safely is replaced as a whole.
 
 mod key;
 mod statement;
+mod stream;
 mod value;
 
 use std::sync::Arc;
@@ -24,9 +26,9 @@ use self::value::ValueRedactor;
 ///
 /// With one key, equal values get equal replacements, whether they are constants or bound values in
 /// text form, so that skew and cacheability are preserved. An alphabetic character is replaced by
-/// an alphabetic character, a digit by a digit and a date by a date; a text keeps its length in
-/// characters if these are ASCII. Two values may get the same replacement; the shorter they are,
-/// the more likely.
+/// an alphabetic character, a digit by a digit and a date by a date, so that a replacement is
+/// valid for the type of its value. A text keeps its length in characters if these are ASCII. Two
+/// values may get the same replacement; the shorter they are, the more likely.
 ///
 /// Without the key, replacements reveal only the shapes of the values, and which values are equal.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use howdah_sql::{Lexer, SqlToken, TokenKind};
 
-use super::value::{ValueRedactor, hide_exponent};
+use super::{stream::hide_exponent, value::ValueRedactor};
 
 /// Returns the text with its constants replaced and its comments removed; `None` if the constants
 /// cannot be identified with certainty.

@@ -127,7 +127,7 @@ fn shapes_are_kept() {
         ("-17.50", |v| v.parse::<f64>().is_ok_and(|number| number <= -10.0)),
         ("0", |v| v == "0"),
         ("true", |v| v.len() == 4),
-        (r#"{"a": [1, true, null, "b\u00e9\"c"], "d": -0.5}"#, |v| {
+        (r#"{"a": [1, true, null, "b\"c"], "d": -0.5}"#, |v| {
             serde_json::from_str::<serde_json::Value>(v).is_ok()
         }),
         (r#"[5e3, -2.5E-10, 1e+2, "1e5"]"#, |v| {
