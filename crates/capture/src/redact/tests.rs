@@ -202,6 +202,54 @@ fn wire_details_are_redacted() {
 }
 
 #[test]
+fn names_are_replaced_on_request() {
+    let mut redactor = redactor().with_names();
+    let mut names = |sql: &str| {
+        let out = redactor.redact(event(Action::Simple { sql: sql.into() }));
+        out.action.sql().unwrap().to_string()
+    };
+    let replaced = |name: &str| {
+        let values =
+            ValueRedactor::new(&RedactionKey::from_secret(b"sixteen bytes or more").unwrap());
+        values.name(name.as_bytes())
+    };
+    for sql in [
+        "DECLARE @ binary scroll CURSOR FOR select a from t",
+        "fetch @",
+        "fetch forward 0 from @; move all in @; close @",
+        "close all; deallocate all; unlisten *",
+        "update t set a = b where current of @",
+        "begin; SAVEPOINT @; rollback to @; rollback work to savepoint @; release @",
+        "release savepoint @; commit",
+        "prepare @ (int) as select $0 + a from t; execute @(0); deallocate prepare @",
+        "explain (analyze) execute @; create table x as execute @",
+        "create trigger x after insert on t for each row execute function f()",
+        "listen @; notify @; unlisten @; select pg_notify('@', null)",
+        "prepare transaction '0'; grant execute on function f() to r; rollback",
+    ] {
+        let expected = sql.replace('@', &replaced("jane_roe"));
+        assert_eq!(names(&sql.replace('@', "jane_roe")), expected);
+        if !sql.contains("pg_notify") {
+            assert_eq!(names(&sql.replace('@', "\"jane_roe\"")), expected);
+            assert_eq!(names(&sql.replace('@', "Jane_Roe")), expected);
+        }
+    }
+    assert_ne!(replaced("s1"), replaced("s2"));
+    let quoted = names("close \"Jane \"\"Roe\"");
+    assert_eq!(quoted, format!("close {}", replaced("Jane \"Roe")));
+    let bound = Bound {
+        statement: "jane_roe".into(),
+        portal: "".into(),
+        sql: "select a".into(),
+        parameters: None,
+    };
+    let Action::Bind(bound) = redactor.redact(event(Action::Bind(bound))).action else { panic!() };
+    assert_eq!((bound.statement, bound.portal), (replaced("jane_roe").into(), "".into()));
+    // Without the request, names stay.
+    assert_eq!(redacted("savepoint jane_roe"), "savepoint jane_roe");
+}
+
+#[test]
 fn short_keys_are_rejected() {
     assert!(matches!(RedactionKey::from_secret(b"short\n"), Err(KeyError::TooShort { bytes: 5 })));
     assert!(RedactionKey::random().is_ok());

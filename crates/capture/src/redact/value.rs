@@ -30,6 +30,11 @@ impl ValueRedactor {
         (self.stream(value).next() >> 32) as u32
     }
 
+    /// Returns the replacement of a name, which differs from those of other names.
+    pub(super) fn name(&self, name: &[u8]) -> String {
+        format!("name_{:016x}", self.stream(name).next())
+    }
+
     /// Returns the replacement of a value.
     ///
     /// A digit is replaced by a digit, an ASCII alphabetic character by one of the same case, and a
