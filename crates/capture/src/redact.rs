@@ -3,14 +3,18 @@
 //! Removed: string, bit-string and number constants, bound values, rows of COPY, arguments of
 //! function calls, comments, error messages, `application_name`, and values in `SET name =` where
 //! the name is that of an application's own setting. Preserved: names of roles, databases, schemas,
-//! tables, columns, functions, statements and portals; times, durations, SQLSTATEs; NULL, TRUE,
-//! FALSE; the number 0; ASCII characters of a value that are not alphanumeric. A value that is
+//! tables, columns, functions and, [unless requested](Redactor::with_names), statements, portals,
+//! cursors, savepoints and channels; times, durations, SQLSTATEs; NULL, TRUE, FALSE; the numbers 0
+//! and 1; words of a type such as `infinity` and `month`; offsets from UTC and lengths of networks;
+//! ASCII characters of a value that are not alphanumeric. A value that is
 //! written like a name, in double quotes, counts as a name.
 //!
 //! A text that cannot be tokenized safely is replaced as a whole.
 
 mod key;
+mod names;
 mod statement;
+mod stream;
 mod value;
 
 use std::sync::Arc;
@@ -24,14 +28,16 @@ use self::value::ValueRedactor;
 ///
 /// With one key, equal values get equal replacements, whether they are constants or bound values in
 /// text form, so that skew and cacheability are preserved. An alphabetic character is replaced by
-/// an alphabetic character, a digit by a digit and a date by a date; a text keeps its length in
-/// characters if these are ASCII. Two values may get the same replacement; the shorter they are,
-/// the more likely.
+/// an alphabetic character, a digit by a digit and a date by a date, so that a replacement is
+/// valid for the type of its value. A text keeps its length in characters if these are ASCII. Two
+/// values may get the same replacement; the shorter they are, the more likely.
 ///
 /// Without the key, replacements reveal only the shapes of the values, and which values are equal.
 #[derive(Debug)]
 pub struct Redactor {
     values: ValueRedactor,
+    /// Whether names of cursors, savepoints, prepared statements and channels are replaced.
+    redacts_names: bool,
     /// Number of texts that were replaced as a whole, because they could not be tokenized, plus
     /// that of function calls that lost their arguments.
     withheld: u64,
@@ -41,7 +47,20 @@ pub struct Redactor {
 impl Redactor {
     /// Creates a redactor; the same key gives the same replacements.
     pub fn new(key: &RedactionKey) -> Self {
-        Self { values: ValueRedactor::new(key), withheld: 0, last_application: None }
+        Self {
+            values: ValueRedactor::new(key),
+            redacts_names: false,
+            withheld: 0,
+            last_application: None,
+        }
+    }
+
+    /// Also replaces the names of cursors, savepoints, prepared statements, portals and channels.
+    /// Equal names get equal replacements, in the protocol and in SQL. A channel that is a bound
+    /// value of `pg_notify` gets the replacement of a value.
+    #[must_use]
+    pub fn with_names(self) -> Self {
+        Self { redacts_names: true, ..self }
     }
 
     /// Returns the number of SQL texts that were replaced as a whole plus that of function calls
@@ -61,7 +80,9 @@ impl Redactor {
             *error = format!("redacted {:08x}", self.values.token(error.as_bytes())).into();
         }
         match &mut event.action {
-            Action::Simple { sql } | Action::Copy { sql, .. } | Action::Parse { sql, .. } => {
+            Action::Simple { sql } | Action::Copy { sql, .. } => self.redact_sql(sql),
+            Action::Parse { statement, sql } => {
+                self.redact_name(statement);
                 self.redact_sql(sql);
             }
             Action::Bind(bound) | Action::Execute(bound) | Action::Fetch(bound) => {
@@ -106,6 +127,8 @@ impl Redactor {
     }
 
     fn redact_bound(&mut self, bound: &mut Bound, wire: Option<&WireDetail>) {
+        self.redact_name(&mut bound.statement);
+        self.redact_name(&mut bound.portal);
         self.redact_sql(&mut bound.sql);
         for (index, parameter) in bound.parameters.iter_mut().flatten().enumerate() {
             match parameter {
@@ -120,8 +143,14 @@ impl Redactor {
         }
     }
 
+    fn redact_name(&self, name: &mut Text) {
+        if self.redacts_names && !name.as_bytes().is_empty() {
+            *name = self.values.name(name.as_bytes()).into();
+        }
+    }
+
     fn redact_sql(&mut self, sql: &mut Text) {
-        *sql = match statement::redact(sql.as_bytes(), &self.values) {
+        *sql = match statement::redact(sql.as_bytes(), &self.values, self.redacts_names) {
             Some(redacted) => redacted.into(),
             None => {
                 self.withheld += 1;

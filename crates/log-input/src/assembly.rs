@@ -30,6 +30,9 @@ pub(super) struct SyslogFragment<'a> {
     pub(super) program: &'a [u8],
     pub(super) pid: &'a [u8],
     pub(super) text: &'a [u8],
+    /// Whether the program may be a server although its name is not a server's, which a label in
+    /// its text then shows.
+    pub(super) may_be_server: bool,
     /// Line number in the envelope, from 1.
     pub(super) line: u64,
 }
@@ -147,11 +150,12 @@ impl Assembly {
     }
 
     fn is_server(&mut self, fragment: &SyslogFragment<'_>) -> bool {
-        let SyslogFragment { program, text, .. } = fragment;
+        let SyslogFragment { program, text, may_be_server, .. } = fragment;
         let is_known = program.starts_with(b"postgres")
             || program.starts_with(b"postmaster")
             || self.programs.iter().any(|known| known == program);
-        if !is_known && self.programs.len() < PROGRAMS_MAX && find_label(text).is_some() {
+        let is_unknown = !is_known && *may_be_server && self.programs.len() < PROGRAMS_MAX;
+        if is_unknown && find_label(text).is_some() {
             self.programs.push(program.to_vec());
             return true;
         }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{
     container::{Cri, TimestampedLines, split_cri, split_timestamp},
+    csv_export::{self, CsvExport},
     journal::{JournalExport, JournalJson},
     json::{ObjectSplitter, members},
     json_envelopes::{self, JsonEnvelopes},
@@ -27,12 +28,14 @@ pub enum Envelope {
     Timestamps,
     /// JSON of a container runtime, a cloud or CloudNativePG.
     Json,
-    /// syslog files and `journalctl`'s own lines.
+    /// syslog files, `journalctl`'s own lines and Heroku's logs.
     Syslog,
     /// The journal as JSON: `journalctl -o json` and its variants.
     JournalJson,
     /// `journalctl -o export`.
     JournalExport,
+    /// Rows of a csvlog that a spreadsheet or a data warehouse has written again.
+    CsvExport,
     /// Items of pgreplay-go, which are not a log.
     PgreplayGo,
     /// A replay file of pgreplay, which is not a log.
@@ -41,13 +44,14 @@ pub enum Envelope {
 
 impl Envelope {
     /// Every envelope, in the order of declaration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Cri,
         Self::Timestamps,
         Self::Json,
         Self::Syslog,
         Self::JournalJson,
         Self::JournalExport,
+        Self::CsvExport,
         Self::PgreplayGo,
         Self::Pgreplay,
     ];
@@ -61,6 +65,7 @@ impl Envelope {
             Self::Syslog => "syslog",
             Self::JournalJson => "the journal, as JSON",
             Self::JournalExport => "the journal, exported",
+            Self::CsvExport => "a csvlog rewritten by another tool",
             Self::PgreplayGo => "pgreplay-go items",
             Self::Pgreplay => "a pgreplay replay file",
         }
@@ -93,6 +98,7 @@ impl Envelope {
             Self::Syslog => Box::new(SyslogLayer::new(envelope_bytes_max, settings.calendar)),
             Self::JournalJson => Box::new(JournalJson::new(envelope_bytes_max)),
             Self::JournalExport => Box::new(JournalExport::new(envelope_bytes_max)),
+            Self::CsvExport => Box::new(CsvExport::new(envelope_bytes_max)),
             Self::PgreplayGo => Box::new(PgreplayGo::new(envelope_bytes_max)),
             Self::Pgreplay => Box::new(Pgreplay::new(envelope_bytes_max)),
         }
@@ -122,6 +128,9 @@ pub(super) struct LayerChain {
 /// Maximum nesting of envelopes: for example an operator's JSON in a container's log in a cloud's
 /// log.
 const LAYERS_MAX: usize = 4;
+
+/// The mark that some editors and shells put in front of a file, in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Number of bytes at the front that are examined to detect an envelope.
 const SAMPLE_BYTES: usize = 32 << 10;
@@ -197,6 +206,9 @@ impl LayerChain {
     ) {
         while let Some(mut sample) = self.sample.take() {
             sample.append(&mut contents);
+            if self.layers.is_empty() && sample.starts_with(BYTE_ORDER_MARK) {
+                sample.drain(..BYTE_ORDER_MARK.len());
+            }
             let is_enough = match state {
                 InputState::Open => sample.len() >= SAMPLE_BYTES,
                 InputState::Idle => sample.contains(&b'\n'),
@@ -230,6 +242,7 @@ pub(super) fn detect(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
     match sample.get(start?..)? {
         [b'{' | b'[', ..] => detect_in_objects(sample),
         _ if pgreplay::is_replay_file(sample) => Some(Envelope::Pgreplay),
+        _ if csv_export::is_export(sample) => Some(Envelope::CsvExport),
         _ => detect_in_lines(sample, calendar),
     }
 }

@@ -46,8 +46,15 @@ impl JournalFields {
         let [own, trusted] = &self.pids;
         let pid = if own.is_empty() { trusted } else { own };
         let program = if self.program.is_empty() { &self.command } else { &self.program };
-        let entry =
-            SyslogFragment { time: &time, host: &self.host, program, pid, text: &text, line };
+        let entry = SyslogFragment {
+            time: &time,
+            host: &self.host,
+            program,
+            pid,
+            text: &text,
+            may_be_server: true,
+            line,
+        };
         assembly.push_fragment(&entry, output);
     }
 }

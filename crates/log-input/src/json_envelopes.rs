@@ -22,7 +22,7 @@ use super::{
     layer::{Layer, LayerOutput, push_entry},
     stamp,
 };
-use crate::{label::LineLabel, problem::InputProblem};
+use crate::{label::LineLabel, problem::InputProblem, stamp_shape::stamp_len};
 
 /// A layer that removes JSON envelopes.
 #[derive(Debug)]
@@ -102,27 +102,35 @@ impl EnvelopeOpener {
 
 impl EnvelopeOpener {
     /// Puts an entry's time in front of its text, which begins at `start`, if the texts have none.
-    /// Only entries of Google Cloud Logging have a time in the expected format, RFC 3339.
+    /// Only entries of Google Cloud Logging have a time in the expected format, RFC 3339, or in
+    /// that of BigQuery, with spaces.
     fn add_timestamp(&mut self, time: &[u8], start: usize, out: &mut Vec<u8>) {
-        let time = time.strip_prefix(b"\"").and_then(|time| stamp::iso(time, false));
+        let time = time.strip_prefix(b"\"");
+        let time = time.and_then(|time| stamp::iso(time, false).or_else(|| stamp::iso(time, true)));
         let Some(time) = time else { return };
         let text = &out[start..];
         if self.adds_timestamp.is_none() && !text.starts_with(b"{") {
             self.adds_timestamp = find_label(text).map(|(_, at)| !has_time(&text[..at]));
         }
         // A text that begins with a tab continues the previous record.
-        if self.adds_timestamp == Some(true) && !text.starts_with(b"\t") && !text.starts_with(b"{")
-        {
+        let has_none =
+            !text.starts_with(b"\t") && !text.starts_with(b"{") && !begins_with_time(text);
+        if self.adds_timestamp == Some(true) && has_none {
             out.splice(start..start, [time.text.as_bytes(), b" "].concat());
         }
     }
 }
 
+/// Whether a text begins with the time of a prefix: `%t` or `%m`.
+fn begins_with_time(text: &[u8]) -> bool {
+    stamp_len(text, true).or(stamp_len(text, false)).is_some()
+}
+
 /// The kind of contents of an envelope in a known format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
-    /// Text of the server's log. `time` is the JSON value of the entry's `timestamp`; empty in
-    /// formats without one.
+    /// Text of the server's log. `time` is the JSON value of the entry's `timestamp`, or of its
+    /// `receiveTimestamp` if it has no other; empty in formats without one.
     Log { time: &'a [u8] },
     /// Something else, such as an audit entry or output of another program.
     Other,
@@ -143,6 +151,7 @@ pub(super) fn open_envelope<'a>(
     }
     let [
         time,
+        received,
         log,
         logger,
         record,
@@ -156,7 +165,7 @@ pub(super) fn open_envelope<'a>(
         category,
         properties,
     ] = values;
-    let time = time.unwrap_or_default();
+    let time = time.or(received).unwrap_or_default();
     if let Some(log) = log.and_then(json::parse_string) {
         push_stream(&log, out);
         return Some(EnvelopeContent::Log { time: b"" });
@@ -224,8 +233,9 @@ fn push_properties(properties: &[u8], out: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Members that identify an envelope, or contain the log or the time of the entry.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "timestamp",
+    "receiveTimestamp",
     "log",
     "logger",
     "record",
@@ -409,5 +419,20 @@ mod tests {
         assert_eq!(unwrap(&cloud), (expected, vec![]));
         let own = entry("2026-11-20 12:43:19.577 UTC [7]: LOG:  x");
         assert_eq!(unwrap(&own).0, "2026-11-20 12:43:19.577 UTC [7]: LOG:  x\n");
+        // An entry with a time among others needs no other time.
+        let mixed = entry("[7]: LOG:  x") + &own;
+        assert_eq!(
+            unwrap(&mixed).0,
+            format!("{time} [7]: LOG:  x\n2026-11-20 12:43:19.577 UTC [7]: LOG:  x\n")
+        );
+        // The time of receipt replaces a missing time, and BigQuery writes times with spaces.
+        for replacement in [
+            "\"receiveTimestamp\":\"2026-11-20T12:43:19.577123Z\"",
+            "\"timestamp\":\"2026-11-20 12:43:19.577123 UTC\"",
+        ] {
+            let timestamp = "\"timestamp\":\"2026-11-20T12:43:19.577123Z\"";
+            let other = entry("LOG:  x").replace(timestamp, replacement);
+            assert_eq!(unwrap(&other), (format!("{time} LOG:  x\n"), vec![]), "{replacement}");
+        }
     }
 }

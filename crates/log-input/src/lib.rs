@@ -14,10 +14,12 @@
 mod assembly;
 mod compressed;
 mod container;
+mod csv_export;
 mod entry_order;
 mod envelope;
 mod envelope_reader;
 mod excerpt;
+mod heroku;
 mod journal;
 mod json;
 mod json_envelopes;
@@ -48,6 +50,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::{
     compressed::Compression,
+    csv_export::{CsvObstacle, csv_obstacle},
     envelope::Envelope,
     envelope_reader::EnvelopeReader,
     excerpt::shorten,

@@ -54,6 +54,23 @@ pub(super) fn iso(bytes: &[u8], is_spaced: bool) -> Option<Stamp> {
     Some(Stamp { len, text: format!("{civil}.{fraction} {zone}") })
 }
 
+/// Parses the whole of a time as databases and data warehouses write it: with a space or a `T`, any
+/// fraction, and any zone, which a space may precede, or none.
+pub(super) fn exported(bytes: &[u8]) -> Option<String> {
+    if !is_civil_shaped(bytes, b' ') && !is_civil_shaped(bytes, b'T') {
+        return None;
+    }
+    let (civil, rest) = bytes.split_at(SECONDS_LEN);
+    let (fraction, rest) = split_fraction(rest);
+    let rest = rest.strip_prefix(b" ").unwrap_or(rest);
+    let zone = match rest {
+        [] => UNKNOWN_ZONE.to_owned(),
+        _ => split_zone(rest).filter(|(_, len)| *len == rest.len())?.0,
+    };
+    let civil = std::str::from_utf8(civil).ok()?.replacen('T', " ", 1);
+    Some(format!("{civil}.{fraction} {zone}"))
+}
+
 /// Parses `Nov 20 12:43:19`, with any fraction, as in RFC 3164 and the output of `journalctl`.
 pub(super) fn bsd(bytes: &[u8], calendar: Calendar) -> Option<Stamp> {
     let name = bytes.get(..3)?;
@@ -169,6 +186,19 @@ mod tests {
             ("2026-11-20T12:43:19,577Z", text),
         ] {
             assert_eq!(iso(bytes.as_bytes(), false).map(|s| s.text).as_deref(), Some(expected));
+        }
+        for (bytes, expected) in [
+            ("2026-11-20 12:43:19.577 UTC", text),
+            ("2026-11-20 12:43:19.577+00", "2026-11-20 12:43:19.577 +0000"),
+            ("2026-11-20T12:43:19.577Z", text),
+            ("2026-11-20 12:43:19.577 +05:30", "2026-11-20 12:43:19.577 +0530"),
+            ("2026-11-20 12:43:19", "2026-11-20 12:43:19.000 LOCAL"),
+        ] {
+            assert_eq!(exported(bytes.as_bytes()).as_deref(), Some(expected));
+        }
+        for not in ["2026-11-20 12:43:19.577 UTC,", "11/20/2026 12:43", "2026-11-20 12:43:19 x", ""]
+        {
+            assert_eq!(exported(not.as_bytes()), None, "{not}");
         }
         let spaced = iso(b"2026-11-20 12:43:19 UTC host", true).map(|s| (s.len, s.text));
         assert_eq!(spaced, Some((23, "2026-11-20 12:43:19.000 UTC".to_owned())));

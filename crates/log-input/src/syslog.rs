@@ -8,9 +8,14 @@
 //! Fri 2026-11-20 12:43:19 UTC db postgres[18146]: [3-1] LOG:  …       journalctl -o short-full
 //! 1795178599.577123 db postgres[18146]: [3-1] LOG:  …                 journalctl -o short-unix
 //! ```
+//!
+//! Also those of [Heroku](super::heroku).
+
+use std::borrow::Cow;
 
 use super::{
     assembly::{Assembly, SyslogFragment},
+    heroku::{self, HerokuMessage},
     layer::{Layer, LayerOutput},
     lines::{LineSplitter, WrappedLine},
     stamp::{self, Calendar, Stamp},
@@ -73,9 +78,10 @@ fn read_line(
     let Some(header) = SyslogHeader::split(line, calendar) else {
         return output.add_problem(InputProblem::BadEnvelope, number, line);
     };
-    let SyslogHeader { time, host, program, pid, text } = header;
+    let SyslogHeader { time, host, program, pid, text, may_be_server } = header;
+    let (time, text) = (&*time, &*text);
     assembly.push_fragment(
-        &SyslogFragment { time: &time, host, program, pid, text, line: number },
+        &SyslogFragment { time, host, program, pid, text, may_be_server, line: number },
         output,
     );
 }
@@ -87,12 +93,15 @@ pub(super) struct SyslogHeader<'a> {
     host: &'a [u8],
     program: &'a [u8],
     pid: &'a [u8],
-    text: &'a [u8],
+    text: Cow<'a, [u8]>,
+    /// Whether the program may be a server of any name.
+    may_be_server: bool,
 }
 
 impl<'a> SyslogHeader<'a> {
     /// Splits a line; `None` if it does not begin with a syslog header.
     pub(super) fn split(line: &'a [u8], calendar: Calendar) -> Option<Self> {
+        let line = without_length(line);
         let after_priority = priority_len(line);
         if after_priority > 0
             && let Some(rest) = line[after_priority..].strip_prefix(b"1 ")
@@ -100,6 +109,9 @@ impl<'a> SyslogHeader<'a> {
             return Self::split_rfc5424(rest);
         }
         let (time, rest) = time(&line[after_priority..], calendar)?;
+        if let Some(message) = heroku::split_line(rest) {
+            return Some(Self::from_heroku(time.text, message));
+        }
         let (host, rest) = split_word(rest)?;
         let (tag, text) =
             split_at(rest, b": ").or_else(|| rest.strip_suffix(b":").map(|tag| (tag, &b""[..])))?;
@@ -110,7 +122,16 @@ impl<'a> SyslogHeader<'a> {
             Some(split) => split,
             None => (tag, &b""[..]),
         };
-        Some(Self { time: time.text, host, program, pid, text })
+        let text = Cow::Borrowed(text);
+        Some(Self { time: time.text, host, program, pid, text, may_be_server: true })
+    }
+
+    fn from_heroku(time: String, message: HerokuMessage<'a>) -> Self {
+        let HerokuMessage { attachment, pid, text } = message;
+        let program: &[u8] = if pid.is_some() { b"postgres" } else { b"" };
+        let pid = pid.unwrap_or_default();
+        // Applications log errors that they get from the server with its labels.
+        Self { time, host: attachment, program, pid, text, may_be_server: false }
     }
 
     /// Splits RFC 5424 after the version: time, host, program, process, message id, structured
@@ -122,14 +143,28 @@ impl<'a> SyslogHeader<'a> {
         let (program, rest) = split_word(rest)?;
         let (pid, rest) = split_word(rest)?;
         let (_, rest) = split_word(rest)?;
+        if let Some(message) = heroku::from_syslog(program, pid, rest) {
+            return Some(Self::from_heroku(time, message));
+        }
         let text = skip_structured(rest)?;
-        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        Some(Self { time, host, program, pid, text })
+        let text = Cow::Borrowed(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text));
+        Some(Self { time, host, program, pid, text, may_be_server: true })
     }
 }
 
 /// Maximum length of a tag: a program's name and a process id.
 const TAG_BYTES_MAX: usize = 128;
+
+/// Removes the length in front of a priority, `214 <134>`, by which RFC 6587 delimits messages.
+fn without_length(line: &[u8]) -> &[u8] {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match line[digits..].strip_prefix(b" ") {
+        Some(rest @ [b'<', ..]) if (1..=LENGTH_DIGITS_MAX).contains(&digits) => rest,
+        _ => line,
+    }
+}
+
+const LENGTH_DIGITS_MAX: usize = 7;
 
 /// Returns the length of the priority, such as `<134>`, at the front of a line; 0 if there is none.
 fn priority_len(line: &[u8]) -> usize {
@@ -215,6 +250,10 @@ mod tests {
                 "2026-11-20 12:43:19.577 UTC",
             ),
             (
+                "214 <134>1 2026-11-20T12:43:19.577Z db postgres 7 - - [3-1] LOG:  x",
+                "2026-11-20 12:43:19.577 UTC",
+            ),
+            (
                 "<1>1 2026-11-20T12:43:19Z db postgres 7 - [a b=\"\\\"]\"][c] \u{feff}[3-1] LOG:  x",
                 "2026-11-20 12:43:19.000 UTC",
             ),
@@ -230,7 +269,8 @@ mod tests {
                 host: b"db",
                 program: b"postgres",
                 pid: b"7",
-                text: b"[3-1] LOG:  x",
+                text: Cow::Borrowed(b"[3-1] LOG:  x"),
+                may_be_server: true,
             };
             assert_eq!(header, expected, "{line}");
         }

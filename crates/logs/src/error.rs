@@ -1,5 +1,7 @@
 //! Errors: inputs that cannot be imported at all, and unusable options.
 
+use howdah_log_input::CsvObstacle;
+
 use crate::{language::Language, server_log_format::ServerLogFormat};
 
 /// The reason why an input cannot be imported. The user must change the options or pass another
@@ -69,12 +71,24 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// Another tool has rewritten the csvlog.
-    #[error(
-        "{file}:{line}: a csvlog with quoted times, which no server writes: {excerpt:?}; another \
-         tool has rewritten it: pass the server's own file"
-    )]
+    /// Another tool has rewritten the csvlog, and not all of its columns are certain.
+    #[error("{file}:{line}: a csvlog that another tool has rewritten: {excerpt:?}; {obstacle}")]
     RewrittenCsv {
+        /// Name of the file.
+        file: String,
+        /// Line number of the excerpt, from 1.
+        line: u64,
+        /// The first line with text, shortened.
+        excerpt: String,
+        /// The reason why the rows cannot be read.
+        obstacle: CsvObstacle,
+    },
+    /// Neither the lines nor an envelope have times.
+    #[error(
+        "{file}:{line}: a log without times: {excerpt:?}; export it with the time of each entry, or \
+         set a log_line_prefix with %m"
+    )]
+    WithoutTimes {
         /// Name of the file.
         file: String,
         /// Line number of the excerpt, from 1.

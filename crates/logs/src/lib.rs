@@ -54,7 +54,7 @@ mod tracker;
 
 pub use collections::intern::Interner;
 pub use error::{ImportError, OptionsError};
-pub use howdah_log_input::{Compression, Envelope, EnvelopeReader, LogSeverity};
+pub use howdah_log_input::{Compression, CsvObstacle, Envelope, EnvelopeReader, LogSeverity};
 pub use importer::Importer;
 pub use language::Language;
 pub use options::{Emit, ImportOptions};

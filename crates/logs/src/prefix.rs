@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-pub(crate) use self::guess::{guess_prefix, is_misfit};
+pub(crate) use self::guess::{are_without_times, guess_prefix, is_misfit};
 pub use self::log_line_prefix::{Confidence, LogLinePrefix, PrefixOrigin};
 use crate::error::OptionsError;
 

@@ -2,15 +2,29 @@
 
 use howdah_sql::{Lexer, SqlToken, TokenKind};
 
-use super::value::{ValueRedactor, hide_exponent};
+use super::{
+    names::{NameContext, folded_name},
+    stream::hide_exponent,
+    value::ValueRedactor,
+};
 
 /// Returns the text with its constants replaced and its comments removed; `None` if the constants
-/// cannot be identified with certainty.
-pub(super) fn redact(sql: &[u8], values: &ValueRedactor) -> Option<Vec<u8>> {
+/// cannot be identified with certainty. With `redacts_names`, also replaces names of cursors,
+/// savepoints, prepared statements and channels.
+pub(super) fn redact(sql: &[u8], values: &ValueRedactor, redacts_names: bool) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(sql.len());
     let mut context = StatementContext::default();
+    let mut names = NameContext::default();
     for token in Lexer::new(sql) {
+        let is_name = names.advance(token) && redacts_names;
         match token.kind {
+            TokenKind::Word | TokenKind::QuotedName if is_name => {
+                out.extend(values.name(&folded_name(token.text)).into_bytes());
+            }
+            TokenKind::String if is_name && token.text.first() == Some(&b'\'') => {
+                let name = constant_content(token.text, false)?;
+                write_plain(b"", values.name(&name).as_bytes(), &mut out);
+            }
             TokenKind::Comment => out.push(b' '),
             // The escape character of the preceding Unicode constant, which is a string of one
             // character.

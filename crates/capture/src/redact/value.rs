@@ -1,18 +1,24 @@
 //! Replaces a value with one of the same shape.
+//!
+//! The type of a value is unknown, so its shape decides: a replacement is valid for every type of
+//! PostgreSQL that the shape may have. `[1,5]` stays a range and JSON, `101` a number and a bit
+//! string.
+
+mod address;
+mod bracketed;
+mod json;
+mod keyword;
+mod time;
 
 use ring::hmac;
 
-use super::RedactionKey;
+use super::{RedactionKey, stream::KeyedStream};
 
 /// A redactor of single values, with one key.
 #[derive(Debug)]
 pub(super) struct ValueRedactor {
     key: hmac::Key,
 }
-
-/// A stream of random numbers that depends on the key and the value (SplitMix64, seeded by the
-/// HMAC).
-struct KeyedStream(u64);
 
 impl ValueRedactor {
     pub(super) fn new(key: &RedactionKey) -> Self {
@@ -24,13 +30,37 @@ impl ValueRedactor {
         (self.stream(value).next() >> 32) as u32
     }
 
+    /// Returns the replacement of a name, which differs from those of other names.
+    pub(super) fn name(&self, name: &[u8]) -> String {
+        format!("name_{:016x}", self.stream(name).next())
+    }
+
     /// Returns the replacement of a value.
     ///
     /// A digit is replaced by a digit, an ASCII alphabetic character by one of the same case, and a
     /// byte that is not ASCII by an alphabetic character; everything else is preserved. Numbers
-    /// stay in the range of their type, dates stay dates, hexadecimal values (UUIDs, `\x…`) stay
-    /// hexadecimal, and `true`, `false` and `null` within JSON are preserved.
+    /// stay in the range of their type. Values of these shapes keep it: dates, times and intervals;
+    /// hexadecimal values (UUIDs, `\x…`, MAC addresses, WAL positions); IP addresses with the
+    /// length of their network; bit strings; ranges, whose bounds stay in order; arrays, rows and
+    /// JSON. Each element of these gets the replacement that it has elsewhere.
+    /// [Words](keyword) that have a meaning for a type, such as `true`, are preserved.
     pub(super) fn redact(&self, value: &[u8]) -> Vec<u8> {
+        self.redact_nested(value, 0)
+    }
+
+    /// Like [`redact`](Self::redact), for a value inside this number of others.
+    fn redact_nested(&self, value: &[u8], depth: u32) -> Vec<u8> {
+        let core = value.trim_ascii();
+        let start = value.len() - value.trim_ascii_start().len();
+        let (before, after) = (&value[..start], &value[start + core.len()..]);
+        let redacted = self.redact_core(core, depth);
+        [before, &redacted, after].concat()
+    }
+
+    fn redact_core(&self, value: &[u8], depth: u32) -> Vec<u8> {
+        if value.is_empty() || keyword::is_preserved(value) {
+            return value.to_vec();
+        }
         let mut stream = self.stream(value);
         let mut out = value.to_vec();
         if is_hex(value) {
@@ -39,11 +69,30 @@ impl ValueRedactor {
             });
             return out;
         }
-        let date = date_len(value);
-        if date > 0 {
-            stream.date(&mut out[..date]);
+        if is_bits(value) {
+            // The first digit stays, so that a number neither loses nor gains a digit.
+            out[1..].iter_mut().for_each(|byte| *byte = b'0' + stream.in_range(0, 1) as u8);
+            return out;
         }
-        stream.text(&mut out[date..], matches!(value.first(), Some(b'{' | b'[')));
+        let shaped = redact_float(value, &mut stream)
+            .or_else(|| address::redact(value, &mut stream))
+            .or_else(|| keyword::redact_zone(value, &mut stream))
+            .or_else(|| time::redact(value, &mut stream));
+        if let Some(shaped) = shaped {
+            return shaped;
+        }
+        if depth < DEPTH_MAX {
+            let redact = |value: &[u8]| self.redact_nested(value, depth + 1);
+            let nested = bracketed::redact_range(value, &redact)
+                .or_else(|| json::redact(value, &redact))
+                .or_else(|| bracketed::redact(value, &redact));
+            if let Some(nested) = nested {
+                return nested;
+            }
+        }
+        let mut stream = self.stream(value);
+        let date = time::redact_date(&mut out, &mut stream);
+        stream.text(&mut out[date..], matches!(value.first(), Some(b'{' | b'[' | b'"')));
         out
     }
 
@@ -85,171 +134,89 @@ impl ValueRedactor {
         let tag = hmac::sign(&self.key, value);
         let mut seed = [0; 8];
         seed.copy_from_slice(&tag.as_ref()[..8]);
-        KeyedStream(u64::from_le_bytes(seed))
+        KeyedStream::new(u64::from_le_bytes(seed))
     }
 }
 
-/// Whether a value is `\x` with hexadecimal digits, or a UUID.
-fn is_hex(value: &[u8]) -> bool {
-    let uuid = value.len() == 36
-        && value.iter().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => *byte == b'-',
-            _ => byte.is_ascii_hexdigit(),
-        });
-    let bytea = value.strip_prefix(b"\\x");
-    uuid || bytea.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-}
+/// Maximum nesting of values in each other that are redacted one by one.
+const DEPTH_MAX: u32 = 8;
 
-/// Returns the length of the date at the start of a value, `YYYY-MM-DD`, with the time after it,
-/// `hh:mm` or `hh:mm:ss`, if there is one; 0 without a date.
-fn date_len(value: &[u8]) -> usize {
-    let fits = |shape: &[u8]| {
-        value.len() >= shape.len()
-            && !value.get(shape.len()).is_some_and(u8::is_ascii_digit)
-            && shape.iter().zip(value).all(|(expected, byte)| match expected {
-                b'0' => byte.is_ascii_digit(),
-                b' ' => matches!(byte, b' ' | b'T'),
-                other => byte == other,
+/// Whether a value is hexadecimal: `\x` with digits, a UUID, a MAC address, or a WAL position.
+fn is_hex(value: &[u8]) -> bool {
+    let fits = |shape: &str| {
+        shape.len() == value.len()
+            && shape.bytes().zip(value).all(|(shape, byte)| match shape {
+                b'x' => byte.is_ascii_hexdigit(),
+                other => *byte == other,
             })
     };
-    [&b"0000-00-00 00:00:00"[..], b"0000-00-00 00:00", b"0000-00-00"]
-        .into_iter()
-        .find(|shape| fits(shape))
-        .map_or(0, <[u8]>::len)
+    if let Some(digits) = value.strip_prefix(b"\\x") {
+        return digits.iter().all(u8::is_ascii_hexdigit);
+    }
+    // Digits alone stay digits, whatever they are.
+    let has_letter = value.iter().any(u8::is_ascii_alphabetic);
+    has_letter && (HEX_SHAPES.into_iter().any(fits) || is_lsn(value))
 }
 
-/// Replaces the digits of an exponent with zeros if there are more than three. Such an exponent is
-/// not valid for any type, so its digits may be a user's value; with zeros, the text stays a valid
-/// number. A shorter exponent, as in `1e308` or `1e-324`, is preserved.
-pub(super) fn hide_exponent(digits: &mut [u8]) {
-    if digits.len() > EXPONENT_DIGITS_MAX {
-        digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
-    }
+/// UUIDs, and MAC addresses of six and eight bytes, in the forms that PostgreSQL reads.
+const HEX_SHAPES: [&str; 17] = [
+    "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "xxxx-xxxx-xxxx-xxxx-xxxx-xxxx-xxxx-xxxx",
+    "xx:xx:xx:xx:xx:xx",
+    "xx-xx-xx-xx-xx-xx",
+    "xxxxxx:xxxxxx",
+    "xxxxxx-xxxxxx",
+    "xxxx.xxxx.xxxx",
+    "xxxx-xxxx-xxxx",
+    "xxxxxxxxxxxx",
+    "xx:xx:xx:xx:xx:xx:xx:xx",
+    "xx-xx-xx-xx-xx-xx-xx-xx",
+    "xxxxxx:xxxxxxxxxx",
+    "xxxxxx-xxxxxxxxxx",
+    "xxxx.xxxx.xxxx.xxxx",
+    "xxxx-xxxx-xxxx-xxxx",
+    "xxxxxxxxxxxxxxxx",
+];
+
+/// Whether a value is a WAL position, such as `16/B374D848`.
+fn is_lsn(value: &[u8]) -> bool {
+    let is_half = |half: &[u8]| {
+        (1..=8).contains(&half.len())
+            && half.iter().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(byte))
+    };
+    memchr::memchr(b'/', value).is_some_and(|at| is_half(&value[..at]) && is_half(&value[at + 1..]))
 }
 
-const EXPONENT_DIGITS_MAX: usize = 3;
-
-/// Whether an `e` between these bytes is the exponent sign of a number.
-fn is_exponent(before: &[u8], after: &[u8]) -> bool {
-    let is_number = before.last().is_some_and(u8::is_ascii_digit);
-    match after {
-        [b'+' | b'-', digit, ..] | [digit, ..] => is_number && digit.is_ascii_digit(),
-        [] => false,
+/// Returns the replacement of a number with an exponent, such as `1.5e-10`, which keeps its
+/// magnitude. Exponents near the limits of a type become smaller ones.
+fn redact_float(value: &[u8], stream: &mut KeyedStream) -> Option<Vec<u8>> {
+    let at = value.iter().position(|byte| matches!(byte, b'e' | b'E'))?;
+    let (mantissa, exponent) = (&value[..at], &value[at + 1..]);
+    let sign = usize::from(matches!(exponent.first(), Some(b'+' | b'-')));
+    let (sign, digits) = exponent.split_at(sign);
+    let is_mantissa = mantissa.iter().all(|byte| byte.is_ascii_digit() || b"+-.".contains(byte));
+    let is_number = is_mantissa
+        && mantissa.iter().any(u8::is_ascii_digit)
+        && (1..=3).contains(&digits.len())
+        && digits.iter().all(u8::is_ascii_digit);
+    if !is_number {
+        return None;
     }
+    let mut out = mantissa.to_vec();
+    stream.text(&mut out, false);
+    out.push(value[at]);
+    out.extend_from_slice(sign);
+    let size = digits.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    match size {
+        300.. => out.extend_from_slice(b"290"),
+        30..=46 => out.extend_from_slice(b"25"),
+        _ => out.extend_from_slice(digits),
+    }
+    Some(out)
 }
 
-impl KeyedStream {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// Returns a number from `low` to `high`, both inclusive.
-    fn in_range(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
-    }
-
-    fn hex(&mut self, byte: u8) -> u8 {
-        let digit = self.in_range(0, 15) as usize;
-        match byte {
-            b'0'..=b'9' | b'a'..=b'f' => b"0123456789abcdef"[digit],
-            b'A'..=b'F' => b"0123456789ABCDEF"[digit],
-            other => other,
-        }
-    }
-
-    /// Writes a valid date in the years 1970 to 2037, and a time of day if `out` has room for it.
-    fn date(&mut self, out: &mut [u8]) {
-        let parts = [(1970, 2037), (1, 12), (1, 28), (0, 23), (0, 59), (0, 59)];
-        let mut at = 0;
-        for (index, (low, high)) in parts.into_iter().enumerate() {
-            let digits = if index == 0 { 4 } else { 2 };
-            let Some(field) = out.get_mut(at..at + digits) else { return };
-            let number = format!("{:0digits$}", self.in_range(low, high));
-            field.copy_from_slice(number.as_bytes());
-            at += digits + 1;
-        }
-    }
-
-    /// Redacts text that is neither hexadecimal nor a date: each run of digits as a number, and
-    /// each alphabetic character. If `json`, preserves exponents of up to three digits, escapes
-    /// (except the digits of `\u`), and `true`, `false` and `null`.
-    fn text(&mut self, out: &mut [u8], json: bool) {
-        let mut at = 0;
-        let mut exponent_end = None;
-        while at < out.len() {
-            let is_digit = |byte: &u8| byte.is_ascii_digit();
-            let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || !byte.is_ascii();
-            let run = |belongs: &dyn Fn(&u8) -> bool| {
-                out[at..].iter().take_while(|byte| belongs(byte)).count()
-            };
-            let len = match out[at] {
-                byte if is_digit(&byte) => {
-                    let len = run(&is_digit);
-                    self.number(&mut out[at..at + len]);
-                    len
-                }
-                // An exponent keeps its magnitude.
-                b'e' | b'E'
-                    if json
-                        && exponent_end != Some(at)
-                        && is_exponent(&out[..at], &out[at + 1..]) =>
-                {
-                    let sign = usize::from(matches!(out[at + 1], b'+' | b'-'));
-                    let digits = &mut out[at + 1 + sign..];
-                    let len = digits.iter().take_while(|byte| is_digit(byte)).count();
-                    hide_exponent(&mut digits[..len]);
-                    // A number has only one exponent.
-                    exponent_end = Some(at + 1 + sign + len);
-                    1 + sign + len
-                }
-                byte if is_letter(&byte) => {
-                    let len = run(&is_letter);
-                    let word = &mut out[at..at + len];
-                    if !(json && matches!(&*word, b"true" | b"false" | b"null")) {
-                        word.iter_mut().for_each(|byte| *byte = self.letter(*byte));
-                    }
-                    len
-                }
-                // An escape of JSON preserves its first characters.
-                b'\\' if json => {
-                    let len = if out.get(at + 1) == Some(&b'u') { 6 } else { 2 };
-                    let digits = out.iter_mut().skip(at + 2).take(len - 2);
-                    // Never four zeros, which PostgreSQL rejects in text.
-                    digits.for_each(|byte| *byte = self.in_range(1, 9) as u8 + b'0');
-                    len
-                }
-                _ => 1,
-            };
-            at += len;
-        }
-    }
-
-    fn letter(&mut self, byte: u8) -> u8 {
-        let letter = self.in_range(0, 25) as u8;
-        if byte.is_ascii_uppercase() { b'A' + letter } else { b'a' + letter }
-    }
-
-    /// Redacts a run of digits. The result has the same number of digits, no leading zero unless
-    /// the original had one, and fits into the smallest integer type that holds the original.
-    fn number(&mut self, out: &mut [u8]) {
-        let highest = match std::str::from_utf8(out).ok().and_then(|text| text.parse::<u64>().ok())
-        {
-            Some(0) if out.len() == 1 => return,
-            Some(10_000..=32_767) if out.len() == 5 => b'2',
-            Some(1_000_000_000..=2_147_483_647) if out.len() == 10 => b'1',
-            Some(1_000_000_000_000_000_000..=9_223_372_036_854_775_807) if out.len() == 19 => b'8',
-            _ => b'9',
-        };
-        for (at, byte) in out.iter_mut().enumerate() {
-            let (low, high) = match at {
-                0 if *byte == b'0' => continue,
-                0 => (b'1', highest),
-                _ => (b'0', b'9'),
-            };
-            *byte = self.in_range(u64::from(low), u64::from(high)) as u8;
-        }
-    }
+/// Whether a value consists of the digits 0 and 1, so that it may be a bit string.
+fn is_bits(value: &[u8]) -> bool {
+    value.iter().all(|byte| matches!(byte, b'0' | b'1'))
 }

@@ -10,6 +10,7 @@ fn assemble(fragments: &[(&str, &str)]) -> (String, Vec<InputProblem>) {
             program: b"postgres",
             pid: pid.as_bytes(),
             text: text.as_bytes(),
+            may_be_server: true,
             line,
         };
         assembly.push_fragment(&fragment, &mut output);
@@ -96,16 +97,26 @@ fn messages_of_other_programs_are_reported() {
     let mut output = LayerOutput::default();
     for (program, host, text) in [
         ("sshd", "db", "Accepted publickey"),
+        ("app", "db", "ERROR:  division by zero"),
         ("mypg", "db", "LOG:  statement: select 1"),
         ("mypg", "db", "anything"),
         ("mypg", "db2", "LOG:  statement: select 2"),
     ] {
         let (program, host, text) = (program.as_bytes(), host.as_bytes(), text.as_bytes());
         assembly.push_fragment(
-            &SyslogFragment { time: TIME, host, program, pid: b"7", text, line: 1 },
+            &SyslogFragment {
+                time: TIME,
+                host,
+                program,
+                pid: b"7",
+                text,
+                may_be_server: program != b"app",
+                line: 1,
+            },
             &mut output,
         );
     }
     let reasons: Vec<_> = output.problems.iter().map(|problem| problem.reason).collect();
-    assert_eq!(reasons, [InputProblem::OtherProgram, InputProblem::SeveralServers]);
+    let (other, several) = (InputProblem::OtherProgram, InputProblem::SeveralServers);
+    assert_eq!(reasons, [other, other, several]);
 }

@@ -9,12 +9,12 @@ use super::{
 use crate::{
     error::{ImportError, OptionsError},
     language::Language,
-    prefix::{CompiledPrefix, SessionNames, guess_prefix, is_misfit},
+    prefix::{CompiledPrefix, SessionNames, are_without_times, guess_prefix, is_misfit},
     record::spans::RECORD_BYTES_LIMIT,
     server_log_format::ServerLogFormat,
     summary::LogPosition,
 };
-use howdah_log_input::{InputState, LineLabel, shorten, stamp_len};
+use howdah_log_input::{InputState, LineLabel, csv_obstacle, shorten, stamp_len};
 
 /// A detector of a log's format and prefix, as far as the options do not determine them.
 #[derive(Debug)]
@@ -118,8 +118,8 @@ impl FormatDetector {
             let (excerpt, language) = (shorten(line_text), Language::detect_in_line(line_text));
             return ImportError::Translated { file, line, excerpt, language };
         }
-        if sample.lines().any(is_rewritten_row) {
-            return ImportError::RewrittenCsv { file, line, excerpt };
+        if let Some(obstacle) = csv_obstacle(sample.bytes) {
+            return ImportError::RewrittenCsv { file, line, excerpt, obstacle };
         }
         match (self.format, &self.prefix) {
             (Some(format @ (ServerLogFormat::Csv | ServerLogFormat::Json)), _) => {
@@ -134,7 +134,12 @@ impl FormatDetector {
             },
             (_, None) => match guess_prefix(sample.lines()) {
                 Some(prefix) => uncertain_prefix(&prefix, sample, input, position),
-                None => binary_or_unknown(input, first, position),
+                None => match binary_or_unknown(input, first, position) {
+                    ImportError::UnknownFormat { .. } if are_without_times(sample.lines()) => {
+                        ImportError::WithoutTimes { file, line, excerpt }
+                    }
+                    other => other,
+                },
             },
         }
     }
@@ -172,12 +177,6 @@ const MISFITS_MAX: usize = 3;
 /// Whether a line is incomplete and begins like a jsonlog record.
 fn is_json_record_start(line: &[u8]) -> bool {
     !line.ends_with(b"\n") && line.starts_with(b"{\"timestamp\":\"")
-}
-
-/// Whether a line begins like csvlog, but with a quoted time.
-fn is_rewritten_row(line: &[u8]) -> bool {
-    let Some(rest) = line.strip_prefix(b"\"") else { return false };
-    stamp_len(rest, true).is_some_and(|len| rest[len..].starts_with(b"\","))
 }
 
 fn binary_or_unknown(input: &[u8], first: &[u8], position: LogPosition<'_>) -> ImportError {

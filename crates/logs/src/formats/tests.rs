@@ -6,7 +6,7 @@ mod plain_reader;
 use howdah_log_input::InputState;
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-use self::plain_reader::PlainRecord;
+use self::plain_reader::{PlainPrefix, PlainRecord, VERBOSE};
 use super::{
     detector::FormatDetector,
     input_item::InputItem,
@@ -33,7 +33,8 @@ struct PlainLog {
 
 /// A server that wrote a log: its version, and the name of its settings.
 fn server() -> impl Strategy<Value = (&'static str, &'static str)> {
-    (prop::sample::select(&["15", "17"][..]), prop::sample::select(&["prod", "durationonly"][..]))
+    let settings = &["prod", "durationonly", "verbose"][..];
+    (prop::sample::select(&["15", "17"][..]), prop::sample::select(settings))
 }
 
 fn fixture(version: &str, setting: &str, format: &str) -> String {
@@ -47,7 +48,7 @@ impl PlainLog {
     fn new(
         format: ServerLogFormat,
         (version, setting): (&str, &str),
-        has_transactions: bool,
+        changes: PrefixChanges,
         junk: &[(Index, &'static str)],
         is_windows: bool,
     ) -> Self {
@@ -57,30 +58,13 @@ impl PlainLog {
             ServerLogFormat::Json => "json",
         };
         let mut text = fixture(version, setting, extension);
-        let (mut prefix, mut fields, mut quit) = (None, Vec::new(), usize::MAX);
+        let mut prefix = None;
+        let mut plain = PlainPrefix::Verbose;
         if format == ServerLogFormat::Stderr {
-            prefix = Some("%m [%p] %q%u@%d/%a ");
-            fields = vec![
-                ("time", " ["),
-                ("pid", "] "),
-                ("user", "@"),
-                ("database", "/"),
-                ("application", " "),
-            ];
-            quit = 2;
-            if setting == "prod" {
-                prefix = Some("%m|%u|%d|%c|");
-                fields = vec![("time", "|"), ("user", "|"), ("database", "|"), ("session_id", "|")];
-                quit = usize::MAX;
-            }
-            if setting == "prod" && has_transactions {
-                prefix = Some("%m|%u|%d|%c|%v|");
-                fields.push(("vxid", "|"));
-                text = with_transactions(&text);
-            }
+            (prefix, plain, text) = stderr_prefix(setting, changes, &text);
         }
         let records = match format {
-            ServerLogFormat::Stderr => plain_reader::stderr(&text, &fields, quit),
+            ServerLogFormat::Stderr => plain_reader::stderr(&text, &plain),
             ServerLogFormat::Csv => plain_reader::csv(&text),
             ServerLogFormat::Json => plain_reader::json(&text),
         };
@@ -170,6 +154,80 @@ impl PlainLog {
     }
 }
 
+/// Changes to the prefix of a fixture.
+#[derive(Clone, Copy, Debug)]
+struct PrefixChanges {
+    /// Whether a field is added that changes within a session.
+    has_transactions: bool,
+    /// Whether fields are padded.
+    is_padded: bool,
+}
+
+/// Returns the prefix of a fixture in the stderr format, and the text, after these changes.
+fn stderr_prefix(
+    setting: &str,
+    PrefixChanges { has_transactions, is_padded }: PrefixChanges,
+    log: &str,
+) -> (Option<&'static str>, PlainPrefix, String) {
+    match setting {
+        "verbose" => (Some(VERBOSE), PlainPrefix::Verbose, log.to_owned()),
+        "prod" => {
+            let mut fields =
+                vec![("time", "|"), ("user", "|"), ("database", "|"), ("session_id", "|")];
+            let mut text = log.to_owned();
+            if has_transactions {
+                fields.push(("vxid", "|"));
+                text = with_transactions(&text);
+            }
+            if is_padded {
+                text = padded(&text, &["|", "|", "|", "|"], &[0, -12, 10, -20]);
+            }
+            let prefix = match (has_transactions, is_padded) {
+                (false, false) => "%m|%u|%d|%c|",
+                (true, false) => "%m|%u|%d|%c|%v|",
+                (false, true) => "%m|%-12u|%10d|%-20c|",
+                (true, true) => "%m|%-12u|%10d|%-20c|%v|",
+            };
+            (Some(prefix), PlainPrefix::Separated { fields, quit: usize::MAX, is_padded }, text)
+        }
+        _ => {
+            let separators = [" [", "] ", "@", "/", " "];
+            let names = ["time", "pid", "user", "database", "application"];
+            let fields = names.into_iter().zip(separators).collect();
+            let prefix =
+                if is_padded { "%m [%8p] %q%-12u@%10d/%a " } else { "%m [%p] %q%u@%d/%a " };
+            let text = if is_padded {
+                padded(log, &separators[..4], &[0, 8, -12, 10])
+            } else {
+                log.to_owned()
+            };
+            (Some(prefix), PlainPrefix::Separated { fields, quit: 2, is_padded }, text)
+        }
+    }
+}
+
+/// Pads the first fields of each line to these widths, on the right if they are negative, like the
+/// server. Background processes may have fewer fields.
+fn padded(log: &str, separators: &[&str], widths: &[isize]) -> String {
+    let mut out = String::new();
+    for line in log.split_inclusive('\n') {
+        let mut rest = line;
+        for (separator, width) in separators.iter().zip(widths) {
+            let end = rest.find(separator).filter(|end| !rest[..*end].contains(":  "));
+            let Some(end) = end.filter(|_| !line.starts_with('\t')) else { break };
+            let (field, size) = (&rest[..end], width.unsigned_abs());
+            out += &match width {
+                ..0 => format!("{field:<size$}"),
+                _ => format!("{field:>size$}"),
+            };
+            out += separator;
+            rest = &rest[end + separator.len()..];
+        }
+        out += rest;
+    }
+    out
+}
+
 /// Adds a field to the prefix of each line that changes within a session.
 fn with_transactions(log: &str) -> String {
     let mut lines = Vec::new();
@@ -244,7 +302,7 @@ proptest! {
             ServerLogFormat::Stderr, ServerLogFormat::Csv, ServerLogFormat::Json,
         ][..]),
         server in server(),
-        has_transactions in any::<bool>(),
+        (has_transactions, is_padded) in any::<(bool, bool)>(),
         junk in vec(
             (any::<Index>(), prop::sample::select(&["libfoo: it's \"bad\"\n", "\n", "  x: 1\n"][..])),
             0..6,
@@ -253,7 +311,8 @@ proptest! {
         parts in vec(1..3000_usize, 1..20),
         chunks in vec(1..20_000_usize, 1..20),
     ) {
-        let plain = PlainLog::new(format, server, has_transactions, &junk, is_windows);
+        let changes = PrefixChanges { has_transactions, is_padded };
+        let plain = PlainLog::new(format, server, changes, &junk, is_windows);
         let mut clock = LogClock::new(None).expect("a clock");
         let mut reader = plain.reader();
         let read = plain.read(&mut reader, &mut clock, &parts);

@@ -16,33 +16,61 @@ use self::padding::{Padding, with_single_spaces};
 use super::{PrefixField, shape};
 use crate::record::spans::{parse_session_id, parse_u64};
 
-/// Returns the prefixes that the heads of the lines suggest, first without padded fields, then with
-/// them.
+/// Returns the prefixes that the heads of the lines suggest, most likely first: without padded
+/// fields, then with them.
 pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {
     let heads: Vec<LineHead<'_>> = lines.iter().filter_map(|line| LineHead::split(line)).collect();
-    [false, true].into_iter().filter_map(move |is_padded| most_common_prefix(&heads, is_padded))
+    [false, true].into_iter().flat_map(move |is_padded| {
+        let groups = common_groups(&heads, is_padded);
+        let prefixes = groups.iter().flat_map(|group| {
+            let quit = quit_at(group[0], &heads, is_padded);
+            let quits = later_quits(quit, group[0].tokens.len(), is_padded);
+            quits.map(|quit| prefix_of_group(group, quit, is_padded)).collect::<Vec<_>>()
+        });
+        prefixes.collect::<Vec<_>>()
+    })
 }
 
-/// Returns the prefix suggested by the heads with the most tokens, and among these by the most
-/// common combination; `None` if no combination is common enough. If `is_padded`, heads that differ
-/// only in their numbers of spaces are alike.
-fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String> {
-    // Lines of sessions have the most tokens. Take the most common combination among them, or the
-    // first in the log if several are equally common, so that the guess is reproducible.
+/// Returns the groups of heads with the same kinds of tokens that are common enough: those with the
+/// most tokens first, and among these the most common ones. If `is_padded`, heads that differ only
+/// in their numbers of spaces are alike.
+///
+/// Lines of sessions have the most tokens, unless a name contains spaces.
+fn common_groups<'a, 'h>(heads: &'h [LineHead<'a>], is_padded: bool) -> Vec<Vec<&'h LineHead<'a>>> {
     let mut groups: HashMap<Vec<HeadTokenKind>, (usize, Vec<&LineHead<'_>>)> = HashMap::new();
     for (number, head) in heads.iter().enumerate() {
         let (_, group) = groups.entry(head.kinds(is_padded)).or_insert((number, Vec::new()));
         group.push(head);
     }
     let least = heads.len().div_ceil(GROUP_SHARE_MIN);
-    let (_, session) = groups
-        .values()
-        .filter(|(_, group)| group.len() >= least)
-        .max_by_key(|(first, group)| (group[0].tokens.len(), group.len(), Reverse(*first)))?;
+    let is_common = |(_, group): &(usize, Vec<_>)| group.len() >= least;
+    let mut groups: Vec<_> = groups.into_values().filter(is_common).collect();
+    // The first in the log precedes others that are equally common, so that the guess is
+    // reproducible.
+    groups.sort_by_key(|(first, group)| (Reverse((group[0].tokens.len(), group.len())), *first));
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Returns the positions at which the heads of background processes may end, given the first. If
+/// `is_padded`, fields that are only spaces in these heads may precede the end.
+fn later_quits(
+    quit: Option<(usize, usize)>,
+    tokens: usize,
+    is_padded: bool,
+) -> impl Iterator<Item = Option<(usize, usize)>> {
+    let last = if is_padded { tokens } else { 0 };
+    let later = quit.into_iter().flat_map(move |(at, _)| at + 1..last).map(|at| Some((at, 0)));
+    std::iter::once(quit).chain(later)
+}
+
+/// Returns the prefix that heads with the same kinds of tokens suggest.
+fn prefix_of_group(
+    session: &[&LineHead<'_>],
+    quit: Option<(usize, usize)>,
+    is_padded: bool,
+) -> String {
     let mut text = String::new();
     let mut known = AssignedEscapes::default();
-    let quit = quit_at(session[0], heads, is_padded);
-    let session = session.as_slice();
     let padding = if is_padded { Padding::detect(session) } else { Padding::none(session) };
     for at in 0..session[0].tokens.len() {
         if quit == Some((at, 0)) {
@@ -62,7 +90,7 @@ fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String>
             }
         }
     }
-    Some(text)
+    text
 }
 
 /// A combination of tokens suggests a prefix only if at least one in this many heads has it.
@@ -289,7 +317,7 @@ impl AssignedEscapes {
             HeadTokenKind::Remote => "%r",
             HeadTokenKind::Host => "%h",
             HeadTokenKind::Number
-                if is_constant && column[0] == b"1" && before.ends_with("%l-") =>
+                if is_constant && column[0] == b"1" && ends_with_line_number(before) =>
             {
                 return None;
             }
@@ -373,6 +401,13 @@ impl AssignedEscapes {
         let is_name = column.contains(&&b"[unknown]"[..]) || !is_constant;
         if is_name { self.first_unused(&ESCAPES) } else { None }
     }
+}
+
+/// Whether a prefix ends with `%l-`, after which the convention is a literal `1`.
+fn ends_with_line_number(before: &str) -> bool {
+    let width =
+        before.strip_suffix("l-").map(|it| it.trim_end_matches(|c: char| c.is_ascii_digit()));
+    width.is_some_and(|it| it.ends_with('%') || it.ends_with("%-"))
 }
 
 /// Words that prefixes use to label their fields, with the escapes of these fields.

@@ -11,6 +11,7 @@ use super::{
     shape,
 };
 use howdah_log_input::{LineLabel, stamp_len};
+use std::cmp::Reverse;
 
 /// Returns the prefix that matches the most lines; `None` if none matches any. This is one of the
 /// [`candidates`], the most common one if several match equally many lines, or a deduced prefix if
@@ -29,8 +30,11 @@ pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<
     if most < lines.len() {
         let compiled =
             deduce_prefixes(&lines).filter_map(|source| CompiledPrefix::compile(&source).ok());
-        let (score, deduced) = best_matching(compiled, &lines);
+        let (score, mut deduced) = best_matching(compiled, &lines);
         if score > most {
+            // A prefix that takes a name for literal text, or ends before the names of sessions,
+            // may match as many lines.
+            deduced.sort_by_cached_key(|prefix| Reverse(named_lines(prefix, &lines)));
             (most, winners) = (score, deduced);
         }
     }
@@ -50,6 +54,11 @@ pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<
 /// or addresses.
 pub(crate) fn is_misfit(prefix: &CompiledPrefix, line: &[u8]) -> bool {
     !fits(prefix, line) && is_record_like(line)
+}
+
+/// Whether lines have labels but no times before them.
+pub(crate) fn are_without_times<'a>(mut lines: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
+    lines.clone().any(|line| label_at(line).is_some()) && !lines.any(is_record_like)
 }
 
 /// Whether a line contains a time and a label after it. The rest of a record that was cut by
@@ -86,6 +95,15 @@ fn best_matching(
         }
     }
     winners
+}
+
+/// Returns the number of lines in which a prefix finds a user.
+fn named_lines(prefix: &CompiledPrefix, lines: &[&[u8]]) -> usize {
+    let is_named = |line: &&&[u8]| {
+        let found = prefix.matches(line, SessionNames::default());
+        found.is_some_and(|found| !found.span(PrefixField::User).is_empty())
+    };
+    lines.iter().filter(is_named).count()
 }
 
 /// Whether two prefixes that match the same lines find different sessions in them.
@@ -208,6 +226,11 @@ const COMMON_PREFIXES: &[&str] = &[
     "[%m] [%p] %u@%d %h %a ",
     "%m [%p]: [%l-1] db=%d,user=%u,host=%h ",
     "%m-%c-%u-%d-",
+    // Heroku, whose lines may have only the code, after the time and process of syslog.
+    "%m [%p] sql_error_code = %e ",
+    "%m [%p]  sql_error_code = %e ",
+    " sql_error_code = %e time_ms = \"%m\" pid=\"%p\" proc_start_time=\"%s\" session_id=\"%c\" vtid=\"%v\" tid=\"%x\" log_line=\"%l\" %qdatabase=\"%d\" connection_source=\"%r\" user=\"%u\" application_name=\"%a\" ",
+    "sql_error_code = %e time_ms = \"%m\" pid=\"%p\" proc_start_time=\"%s\" session_id=\"%c\" vtid=\"%v\" tid=\"%x\" log_line=\"%l\" %qdatabase=\"%d\" connection_source=\"%r\" user=\"%u\" application_name=\"%a\" ",
     // With query ids; other such prefixes are deduced.
     "%m [%p] [queryid=%Q] %q%u@%d ",
     "%m [%p] qid=%Q %q%u@%d ",

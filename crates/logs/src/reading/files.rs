@@ -271,7 +271,18 @@ where
     /// the prefix that an envelope added, if any.
     fn apply_given_prefix(&mut self, input: &LogInput) -> Result<(), OptionsError> {
         let Some(given) = &self.given_prefix else { return Ok(()) };
-        let added = input.added_prefix().unwrap_or_default();
-        self.importer.expect_prefix(&format!("{added}{given}"))
+        match input.added_prefix() {
+            None => self.importer.expect_prefix(given),
+            Some(added) => {
+                let own = without_leading_time(given);
+                self.importer.expect_prefix(&format!("{added}{own}"))
+            }
+        }
     }
+}
+
+/// Removes a time from the front of a prefix: `SHOW log_line_prefix` prints it even if a service
+/// has removed it from the lines.
+fn without_leading_time(prefix: &str) -> &str {
+    ["%m ", "%t ", "%n "].iter().find_map(|time| prefix.strip_prefix(time)).unwrap_or(prefix)
 }

@@ -1,6 +1,8 @@
 //! Damaged, huge and foreign logs, and inputs that are not logs.
 
-use howdah_logs::{ImportError, ImportOptions, OptionsError, ProblemReason, ServerLogFormat};
+use howdah_logs::{
+    CsvObstacle, ImportError, ImportOptions, OptionsError, ProblemReason, ServerLogFormat,
+};
 
 use crate::support::{describe, descriptions, fixture, import, import_with, log, try_import};
 
@@ -466,10 +468,28 @@ fn rewritten_csvlog_is_rejected() {
         assert_eq!(summary.problem_count(ProblemReason::BadRow), rejected, "{count} columns");
         assert_eq!(events.is_empty(), rejected > 0, "{count} columns");
     }
-    let quoted =
-        columns(26).replacen("2026-11-20 12:43:20.100 UTC", "\"2026-11-20 12:43:20.100 UTC\"", 1);
-    for format in [None, Some(ServerLogFormat::Csv)] {
-        let error = import_error(&quoted, ImportOptions { format, ..ImportOptions::default() });
-        assert!(matches!(error, ImportError::RewrittenCsv { line: 1, .. }), "{error}");
+    let dated = columns(26).replacen("2026-11-20 12:43:20.100 UTC", "11/12/2026 12:43", 1);
+    let fewer =
+        columns(25).replacen("2026-11-20 12:43:20.100 UTC", "\"2026-11-20 12:43:20+00\"", 1);
+    for (log, obstacle) in [
+        (dated, CsvObstacle::Time("11/12/2026 12:43".to_owned())),
+        (fewer, CsvObstacle::Columns(25)),
+    ] {
+        for format in [None, Some(ServerLogFormat::Csv)] {
+            let error = import_error(&log, ImportOptions { format, ..ImportOptions::default() });
+            let ImportError::RewrittenCsv { line: 1, obstacle: found, .. } = &error else {
+                panic!("{error}");
+            };
+            assert_eq!(found, &obstacle);
+        }
     }
+}
+
+#[test]
+fn log_without_times_is_rejected() {
+    let log = "[7] al@shop LOG:  statement: select 1\n[7] al@shop LOG:  duration: 1.000 ms\n";
+    let error = import_error(log, ImportOptions::default());
+    assert!(matches!(error, ImportError::WithoutTimes { line: 1, .. }), "{error}");
+    let error = import_error("al: hello\n", ImportOptions::default());
+    assert!(matches!(error, ImportError::UnknownFormat { .. }), "{error}");
 }

@@ -162,6 +162,40 @@ pub(crate) fn cloud_native_pg(csv: &[u8]) -> Vec<u8> {
     out.into_bytes()
 }
 
+/// The form in which a tool writes a csvlog again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CsvStyle {
+    pub(crate) delimiter: char,
+    /// Whether every column is quoted, or only those that need it.
+    pub(crate) quotes_all: bool,
+    pub(crate) line_end: &'static str,
+    /// The text before the rows: a byte-order mark, a header.
+    pub(crate) head: &'static str,
+    /// The zone after times, which the server writes as ` UTC`.
+    pub(crate) zone: &'static str,
+}
+
+/// A csvlog as spreadsheets and data warehouses export it: RFC 4180, and `COPY` with `HEADER` and
+/// `FORCE_QUOTE`.
+pub(crate) fn csv_export(csv: &[u8], style: CsvStyle) -> Vec<u8> {
+    let mut out = style.head.to_owned();
+    for row in rows(csv) {
+        let column = |(number, text): (usize, String)| {
+            let text = if number == 0 { text.replace(" UTC", style.zone) } else { text };
+            let is_needed = text.contains(['"', '\n', '\r', style.delimiter]);
+            if style.quotes_all || is_needed {
+                format!("\"{}\"", text.replace('"', "\"\""))
+            } else {
+                text
+            }
+        };
+        let columns: Vec<_> = row.into_iter().enumerate().map(column).collect();
+        out += &columns.join(&style.delimiter.to_string());
+        out += style.line_end;
+    }
+    out.into_bytes()
+}
+
 /// The rows of a csvlog, with their columns.
 pub(crate) fn rows(csv: &[u8]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(csv);

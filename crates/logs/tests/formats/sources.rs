@@ -236,6 +236,194 @@ fn syslog_with_timeless_prefix_is_read() {
 }
 
 #[test]
+fn cloud_entries_without_time_in_their_text_are_read() {
+    for major in MAJORS {
+        let log = fixture(major, "durationonly", "log");
+        let mut entries = String::new();
+        for (time, _, message) in without_time_only(&log) {
+            let time = time.replacen(' ', "T", 1).replace(" UTC", "Z");
+            let name =
+                if entries.len().is_multiple_of(2) { "timestamp" } else { "receiveTimestamp" };
+            entries += &format!(
+                "{{\"insertId\":\"x\",\"logName\":\"projects/p/logs/cloudsql.googleapis.com%2Fpostgres.log\",\
+                 \"severity\":\"INFO\",\"textPayload\":{},\"{name}\":\"{time}\"}}\n",
+                envelopes::json_text(&message)
+            );
+        }
+        let name = format!("cloud-no-time-{major}");
+        let summary = assert_same_events(&name, &log, entries.as_bytes(), &[Envelope::Json]);
+        assert_eq!(summary.prefix.expect("a prefix").text, "%m [%p] %q%u@%d/%a ");
+        // The server's own prefix, as SHOW prints it, and without the time.
+        for given in ["%m [%p] %q%u@%d/%a ", "[%p] %q%u@%d/%a "] {
+            let path = write(&folder(&format!("given-{name}")), "input", entries.as_bytes());
+            let options =
+                ImportOptions { prefix: Some(given.to_owned()), ..ImportOptions::default() };
+            assert_eq!(read_with(&[path], options).0, import(&log).0, "{given}");
+        }
+    }
+}
+
+/// Splits the time from each line, and returns it with the rest of the line and its continuation.
+fn without_time_only(log: &[u8]) -> Vec<(String, String, String)> {
+    let text = String::from_utf8(log.to_vec()).expect("text");
+    let mut lines: Vec<(String, String, String)> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with('\t') {
+            lines.last_mut().expect("a line").2 += &format!("\n{line}");
+            continue;
+        }
+        let (time, rest) = line.split_once(" [").expect("a process");
+        let (pid, after) = rest.split_once("] ").expect("a process");
+        lines.push((time.to_owned(), pid.to_owned(), format!("[{pid}] {after}")));
+    }
+    lines
+}
+
+/// Removes the names of sessions, which Heroku's prefix lacks, and puts its prefix in their place.
+fn with_error_code(message: &[u8]) -> String {
+    let text = String::from_utf8(message.to_vec()).expect("text");
+    let mut out = String::new();
+    for line in text.lines() {
+        let is_label = |colon: &usize| {
+            let word = line[..*colon].rsplit(' ').next().unwrap_or_default();
+            !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase())
+        };
+        let colon = line.match_indices(":  ").map(|(at, _)| at).find(is_label);
+        match colon.filter(|_| !line.starts_with('\t')) {
+            Some(colon) => {
+                let label = line[..colon].rfind(' ').map_or(0, |at| at + 1);
+                out += &format!(" sql_error_code = 00000 {}\n", &line[label..]);
+            }
+            None => out += &format!("{line}\n"),
+        }
+    }
+    out
+}
+
+#[test]
+fn heroku_logs_are_read() {
+    for major in MAJORS {
+        let log = fixture(major, "durationonly", "log");
+        let (mut plain, mut lines, mut drain, mut others) =
+            (String::new(), String::new(), String::new(), 0);
+        for (number, (time, pid, message)) in (1..).zip(without_time(&log)) {
+            let message = with_error_code(&message);
+            for line in message.lines() {
+                if line.starts_with('\t') {
+                    plain += &format!("{line}\n");
+                } else {
+                    plain += &format!("{time} [{pid}] {line}\n");
+                }
+            }
+            let time = time.replacen(' ', "T", 1).replace(" UTC", "000+00:00");
+            for fragment in envelopes::fragments(message.as_bytes(), number) {
+                let text = String::from_utf8(envelopes::escaped(&fragment)).expect("text");
+                lines += &format!("{time} app[postgres.{pid}]: [DATABASE] {text}\n");
+                let line = format!("<134>1 {time} host app postgres.{pid} - [DATABASE] {text}\n");
+                drain += &format!("{} {line}", line.len());
+            }
+            if number % 9 == 0 {
+                others += 3;
+                lines += &format!(
+                    "{time} app[web.1]: PG::SyntaxError: ERROR:  syntax error at end of input\n\
+                     {time} heroku[router]: at=info method=GET path=\"/\" status=200\n\
+                     {time} app[heroku-postgres]: source=DATABASE sample#db_size=8MB\n"
+                );
+                drain += &format!(
+                    "99 <45>1 {time} host app web.1 - ERROR:  syntax error at end of input\n\
+                     99 <158>1 {time} host heroku router - at=info method=GET status=200\n\
+                     99 <134>1 {time} host app heroku-postgres - source=DATABASE sample#x=1\n"
+                );
+            }
+        }
+        for (kind, text) in [("lines", lines), ("drain", drain)] {
+            let name = format!("heroku-{kind}-{major}");
+            let summary =
+                assert_same_events(&name, plain.as_bytes(), text.as_bytes(), &[Envelope::Syslog]);
+            assert_eq!(summary.prefix.expect("a prefix").text, "%m [%p]  sql_error_code = %e ");
+            assert_eq!(summary.problems.iter().map(|problem| problem.count).sum::<u64>(), others);
+        }
+    }
+}
+
+#[test]
+fn heroku_prefix_with_session_is_read() {
+    let line = |text: &str, database: &str| {
+        format!(
+            "2026-11-20T12:43:20.000000+00:00 app[postgres.3155]: [DATABASE] {text}\n"
+        )
+        .replace(
+            "@",
+            &format!(
+                " sql_error_code = 00000 time_ms = \"2026-11-20 12:43:19.577 UTC\" pid=\"3155\" \
+                 proc_start_time=\"2026-11-20 12:40:00 UTC\" session_id=\"6b004067.c53\" vtid=\"5/7\" \
+                 tid=\"0\" log_line=\"4\" {database}"
+            ),
+        )
+    };
+    let session = "database=\"d7\" connection_source=\"10.0.0.1(5043)\" user=\"u7\" \
+                   application_name=\"puma: cluster worker 0\" ";
+    let log = [
+        line("[5-1] @LOG:  duration: 12.500 ms  statement: select *", session),
+        line("[5-2] #011from t", session),
+        line("[6-1] @LOG:  checkpoint starting: time", ""),
+        line("[7-1] @LOG:  duration: 1.000 ms  statement: select 2", session),
+    ]
+    .concat();
+    let (events, summary) = read("heroku-session", log.as_bytes());
+    assert_eq!(summary.problems, []);
+    let statements: Vec<_> =
+        events.iter().filter(|event| event.action.kind().is_execution()).collect();
+    let texts: Vec<_> = statements.iter().map(|event| crate::support::describe(event)).collect();
+    assert_eq!(texts, ["simple select *\nfrom t", "simple select 2"]);
+    let first = statements[0];
+    assert_eq!((&*first.user, &*first.database), ("u7", "d7"));
+    assert_eq!((&*first.session, &*first.application), ("6b004067.c53", "puma: cluster worker 0"));
+    assert_eq!(first.outcome.duration_us, Some(12_500));
+}
+
+#[test]
+fn csvlogs_rewritten_by_other_tools_are_read() {
+    const HEADER: &str = "log_time,user_name,database_name,process_id,connection_from,session_id,\
+        session_line_num,command_tag,session_start_time,virtual_transaction_id,transaction_id,\
+        error_severity,sql_state_code,message,detail,hint,internal_query,internal_query_pos,context,\
+        query,query_pos,location,application_name,backend_type,leader_pid,query_id\n";
+    const MARKED: &str = "\u{feff}";
+    let style = envelopes::CsvStyle {
+        delimiter: ',',
+        quotes_all: true,
+        line_end: "\n",
+        head: "",
+        zone: " UTC",
+    };
+    let styles = [
+        style,
+        envelopes::CsvStyle { quotes_all: false, line_end: "\r\n", ..style },
+        envelopes::CsvStyle { line_end: "\r\n", head: MARKED, ..style },
+        envelopes::CsvStyle { quotes_all: false, head: HEADER, zone: "+00", ..style },
+        envelopes::CsvStyle { delimiter: ';', quotes_all: false, zone: "+00:00", ..style },
+        envelopes::CsvStyle { delimiter: '\t', ..style },
+    ];
+    for major in MAJORS {
+        for setting in SETTINGS {
+            let csv = fixture(major, setting, "csv");
+            for (number, style) in styles.into_iter().enumerate() {
+                let export = envelopes::csv_export(&csv, style);
+                let name = format!("csv-export-{number}-{major}-{setting}");
+                assert_same_events(&name, &csv, &export, &[Envelope::CsvExport]);
+            }
+            // A mark, other line ends and a header alone are no obstacle, either.
+            for (number, head) in [MARKED, HEADER].into_iter().enumerate() {
+                let text = [head.as_bytes(), &csv].concat();
+                let name = format!("csv-head-{number}-{major}-{setting}");
+                let found: &[Envelope] = if head == HEADER { &[Envelope::CsvExport] } else { &[] };
+                assert_same_events(&name, &csv, &text, found);
+            }
+        }
+    }
+}
+
+#[test]
 fn timeless_prefix_of_plain_log_is_rejected() {
     let path = write(&folder("timeless"), "input", &fixture("17", "prod", "log"));
     let options = ImportOptions { prefix: Some("%u|%d|".to_owned()), ..ImportOptions::default() };

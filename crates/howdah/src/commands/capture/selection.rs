@@ -106,6 +106,9 @@ pub(super) struct RedactArgs {
     /// Key file for reproducible replacements; without it, they are random
     #[arg(long, value_name = "FILE", requires = "redact")]
     redact_key: Option<PathBuf>,
+    /// Also replace names of cursors, savepoints, prepared statements and channels
+    #[arg(long, requires = "redact")]
+    redact_names: bool,
 }
 
 impl RedactArgs {
@@ -128,7 +131,8 @@ impl RedactArgs {
                 key.map_err(|error| errors::wrong_usage(format!("{error:#}")))?
             }
         };
-        Ok(Some(Redactor::new(&key)))
+        let redactor = Redactor::new(&key);
+        Ok(Some(if self.redact_names { redactor.with_names() } else { redactor }))
     }
 }
 

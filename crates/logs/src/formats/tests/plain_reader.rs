@@ -127,19 +127,25 @@ pub(super) fn json(log: &str) -> Vec<(&str, PlainRecord)> {
     lines.collect()
 }
 
-/// Returns the records of a stderr log, each with its source. The prefix is a list of fields with
-/// the text after each; background processes have only those before `quit`.
-pub(super) fn stderr<'a>(
-    log: &'a str,
-    prefix: &[(&'static str, &str)],
-    quit: usize,
-) -> Vec<(&'a str, PlainRecord)> {
-    let mut records: Vec<(usize, PlainRecord)> = Vec::new();
-    let mut start = 0;
-    let mut rest = log;
-    while !rest.is_empty() {
-        let newline = rest.match_indices('\n').find(|(at, _)| !rest[at + 1..].starts_with('\t'));
-        let (line, after) = rest.split_at(newline.map_or(rest.len(), |(at, _)| at + 1));
+/// The prefix of a stderr log.
+pub(super) enum PlainPrefix {
+    /// Fields with the text after each; background processes have only those before `quit`. The
+    /// values of padded fields are between spaces.
+    Separated { fields: Vec<(&'static str, &'static str)>, quit: usize, is_padded: bool },
+    /// The prefix of the fixtures with `log_error_verbosity = verbose`, [`VERBOSE`].
+    Verbose,
+}
+
+/// A prefix with all escapes, some of which are padded.
+pub(super) const VERBOSE: &str = "%n %-12u %8p %l %e %i %s %v %x %r %h %b %P %Q %% |%c| ";
+
+impl PlainPrefix {
+    /// Splits the fields from the front of a line.
+    fn split<'a>(&self, line: &'a str) -> (PlainRecord, &'a str) {
+        let (prefix, quit, is_padded) = match self {
+            Self::Verbose => return split_verbose(line),
+            Self::Separated { fields, quit, is_padded } => (fields, *quit, *is_padded),
+        };
         let (mut fields, mut tail) = (PlainRecord::new(), line);
         for (number, (name, separator)) in prefix.iter().enumerate() {
             if number == quit && label(tail).is_some() {
@@ -150,15 +156,68 @@ pub(super) fn stderr<'a>(
             let mut ends = tail.match_indices(separator).map(|(at, _)| at);
             let end = ends.find(|at| !is_last || label(&tail[at + separator.len()..]).is_some());
             let (field, after) = tail.split_at(end.expect("the prefix"));
+            let field = if is_padded { field.trim_matches(' ') } else { field };
             fields.insert(name, field.to_owned());
             tail = &after[separator.len()..];
         }
+        (fields, tail)
+    }
+}
+
+/// Splits a line with the prefix [`VERBOSE`].
+fn split_verbose(line: &str) -> (PlainRecord, &str) {
+    let (head, tail) = line.split_once(" % |").expect("the prefix");
+    let (session_id, tail) = tail.split_once("| ").expect("a session id");
+    let (time, rest) = head.split_once(' ').expect("a time");
+    // Long names exceed the width.
+    let user_end = 12 + rest[12..].find(' ').expect("a user");
+    let (user, rest) = (&rest[..user_end], rest[user_end..].trim_start());
+    let mut words = rest.splitn(4, ' ');
+    let mut next = || words.next().expect("a field");
+    let (pid, number, code, rest) = (next(), next(), next(), next());
+    // The tag may contain spaces; the start of the session follows it.
+    let zone = rest.find(" UTC ").expect("the start of the session");
+    let tag = rest[..zone - "2026-11-20 12:43:22".len()].trim_end();
+    let mut words = rest[zone + " UTC ".len()..].splitn(5, ' ');
+    let mut next = || words.next().expect("a field");
+    let (vxid, _, remote, _, rest) = (next(), next(), next(), next(), next());
+    let mut words = rest.rsplitn(3, ' ');
+    let mut next = || words.next().expect("a field");
+    let (query_id, _, backend_type) = (next(), next(), next());
+    let millis: i64 = time.replace('.', "").parse().expect("a time");
+    let time = jiff::Timestamp::from_millisecond(millis).expect("a time").to_string();
+    let fields = [
+        ("time", time.as_str()),
+        ("user", user.trim_end()),
+        ("pid", pid),
+        ("line", number),
+        ("sqlstate", code),
+        ("tag", tag),
+        ("vxid", vxid),
+        ("remote", remote),
+        ("backend_type", backend_type),
+        ("query_id", query_id),
+        ("session_id", session_id),
+    ];
+    (fields.map(|(name, text)| (name, text.to_owned())).into(), tail)
+}
+
+/// Returns the records of a stderr log, each with its source.
+pub(super) fn stderr<'a>(log: &'a str, prefix: &PlainPrefix) -> Vec<(&'a str, PlainRecord)> {
+    let mut records: Vec<(usize, PlainRecord)> = Vec::new();
+    let mut start = 0;
+    let mut rest = log;
+    while !rest.is_empty() {
+        let newline = rest.match_indices('\n').find(|(at, _)| !rest[at + 1..].starts_with('\t'));
+        let (line, after) = rest.split_at(newline.map_or(rest.len(), |(at, _)| at + 1));
+        let (mut fields, tail) = prefix.split(line);
         let (label, text) = label(tail).expect("a label");
-        let text = text.trim_end_matches('\n').replace("\n\t", "\n");
+        let mut text = text.trim_end_matches('\n').replace("\n\t", "\n");
         let name = match label {
             "DETAIL" => "detail",
             "CONTEXT" => "context",
             "STATEMENT" => "statement",
+            "LOCATION" => "function",
             "HINT" | "QUERY" => "",
             severity => {
                 fields.insert("severity", severity.to_owned());
@@ -166,8 +225,15 @@ pub(super) fn stderr<'a>(
                 "message"
             }
         };
+        match (name, prefix) {
+            // The message of a verbose record begins with its SQLSTATE.
+            ("message", PlainPrefix::Verbose) => text.replace_range(..7, ""),
+            ("function", _) => text.truncate(text.find(',').expect("a function")),
+            _ => {}
+        }
         if let Some((_, record)) = records.last_mut()
             && !name.is_empty()
+            && !text.is_empty()
         {
             record.insert(name, text);
         }

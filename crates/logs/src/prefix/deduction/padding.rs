@@ -4,7 +4,12 @@
 //! is padded on the right; if the sum with the spaces before it is constant, on the left. A value
 //! longer than the width is followed only by the literal spaces of the prefix.
 
+use std::collections::HashSet;
+
 use super::LineHead;
+
+/// Largest width that is tried for a value between two others. Names have at most 63 bytes.
+const WIDTH_MAX: usize = 64;
 
 /// The padding of each token in heads with the same kinds of tokens.
 pub(super) struct Padding {
@@ -53,7 +58,6 @@ impl Padding {
         let leading: Vec<_> = texts().map(|it| it.len() - it.trim_ascii_start().len()).collect();
         let trailing: Vec<_> = texts().map(|it| it.len() - it.trim_ascii_end().len()).collect();
         let is_space = texts().all(|text| text.trim_ascii().is_empty());
-        let both = || values(at - 1).zip(values(at + 1)).map(|(one, other)| one + other);
         let has_next = at + 1 < self.tokens.len();
         let right = PaddedColumn::detect(values(at - 1), &leading, is_space);
         // Text of only spaces pads one neighbour, or both.
@@ -64,11 +68,8 @@ impl Padding {
         };
         if right.is_none() && left.is_none() {
             if is_space && has_next {
-                self.split_between(
-                    at,
-                    PaddedColumn::detect(both(), &leading, true),
-                    values(at - 1).max(),
-                );
+                let rows = values(at - 1).zip(&leading).zip(values(at + 1));
+                self.split_between(at, rows.map(|((one, more), other)| (one, *more, other)));
             }
             return;
         }
@@ -82,13 +83,29 @@ impl Padding {
         self.tokens[at] = PaddingKind::Between { front: own(right), end: own(left) };
     }
 
-    /// Divides a common width between two neighbouring values: the longest value on the left
-    /// determines its width.
-    fn split_between(&mut self, at: usize, column: Option<PaddedColumn>, longest: Option<usize>) {
-        let (Some(column), Some(longest)) = (column, longest) else { return };
-        self.tokens[at - 1] = PaddingKind::Right(longest);
-        self.tokens[at] = PaddingKind::Between { front: Some(column.own), end: None };
-        self.tokens[at + 1] = PaddingKind::Left(column.width.saturating_sub(longest));
+    /// Divides the spaces of each row between the values before and after them: with the first
+    /// widths, and the first number of literal spaces, that explain every row. In `rows`, the
+    /// number of spaces is between the lengths of the two values.
+    fn split_between(&mut self, at: usize, rows: impl Iterator<Item = (usize, usize, usize)>) {
+        let rows: HashSet<_> = rows.collect();
+        let is_varied = rows.iter().any(|(_, spaces, _)| *spaces > 1);
+        if !is_varied || matches!(self.tokens[at - 1], PaddingKind::Left(_)) {
+            return;
+        }
+        let widths =
+            || (1..=WIDTH_MAX).flat_map(|left| (1..=WIDTH_MAX).map(move |right| (left, right)));
+        let found = [1, 0, 2].into_iter().find_map(|own| {
+            let explains = |(left, right): &(usize, usize)| {
+                rows.iter().all(|(one, spaces, other)| {
+                    one.max(left) + own + other.max(right) == one + spaces + other
+                })
+            };
+            widths().find(explains).map(|widths| (own, widths))
+        });
+        let Some((own, (left, right))) = found else { return };
+        self.tokens[at - 1] = PaddingKind::Right(left);
+        self.tokens[at] = PaddingKind::Between { front: Some(own), end: None };
+        self.tokens[at + 1] = PaddingKind::Left(right);
     }
 
     /// Returns the escape of a token with its width, such as `%-12u`.

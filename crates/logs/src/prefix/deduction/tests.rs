@@ -248,3 +248,101 @@ fn implausible_addresses_are_rejected() {
         assert!(!source.contains("%r") && !source.contains("%h"), "{text}: {source}");
     }
 }
+
+/// The text that the server prints for a prefix with padded escapes, from these values.
+fn padded_head(prefix: &str, value: &dyn Fn(char) -> String, is_session: bool) -> String {
+    let mut out = String::new();
+    let mut chars = prefix.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let is_left = chars.next_if_eq(&'-').is_some();
+        let mut width = 0;
+        while let Some(digit) = chars.next_if(char::is_ascii_digit) {
+            width = width * 10 + digit.to_digit(10).expect("a digit") as usize;
+        }
+        match chars.next().expect("an escape") {
+            'q' if !is_session => break,
+            'q' => {}
+            letter if is_left => out += &format!("{:<width$}", value(letter)),
+            letter => out += &format!("{:>width$}", value(letter)),
+        }
+    }
+    out
+}
+
+#[test]
+fn padded_prefixes_are_guessed_or_refused() {
+    let names = [
+        ("[unknown]", "[unknown]", "[unknown]"),
+        ("al", "shop", "psql"),
+        ("an_uncommonly_long_name", "crm", "web app"),
+        ("bo", "warehouse_of_all", "cron"),
+    ];
+    let mut refused = Vec::new();
+    let prefixes = [
+        "%m [%8p] ",
+        "%m [%-8p] %q%u@%d ",
+        "%m %8p %-12u ",
+        "%m [%p] %-12u ",
+        "%m [%p] %-12u %-12d ",
+        "%m [%p] %12u@%-12d ",
+        "%m [%6p] %q%-10u %12d ",
+        "%m %-10u %8p %-12d ",
+        "%m|%-12u|%-12d|%8p|%c|",
+        "%t [%6p]: [%4l-1] user=%-12u,db=%-10d,app=%-10a,client=%-15h ",
+        "%m [%p] %-8e %-15h %q%u@%d ",
+        "%m %-20c %-10u %-10d ",
+        "%m [%p] %-16r %q%u@%d ",
+        "%m %8p %-10a %q%u@%d ",
+        "%n %-12u %8p %c ",
+        "%m [%8p] %q[%-10u@%10d] ",
+        "%t:%-22r:%u@%d:[%6p]:",
+        "%m [%6p]: [%6l] %qdb=%-12d,user=%-12u ",
+    ];
+    for prefix in prefixes {
+        for with_background in [false, true] {
+            let line = |number: usize| {
+                let is_session = !(with_background && number % 10 == 9);
+                let (user, database, application) =
+                    if is_session { names[number % 4] } else { ("", "", "") };
+                let process = if is_session { [700, 71, 12345][number % 3] } else { 70 };
+                let value = |letter: char| match letter {
+                    'm' => format!("2026-11-20 12:43:19.{number:03} UTC"),
+                    't' => format!("2026-11-20 12:43:{:02} UTC", number % 60),
+                    'n' => format!("1795178599.{number:03}"),
+                    'u' => user.to_owned(),
+                    'd' => database.to_owned(),
+                    'a' => application.to_owned(),
+                    'p' => process.to_string(),
+                    'c' => format!("6b004067.{process:x}"),
+                    'l' => (number / 4 + 1).to_string(),
+                    'e' => "00000".to_owned(),
+                    'h' if is_session => format!("10.0.0.{}", number * 3),
+                    'r' if is_session => format!("10.0.0.{}(5043{number})", number * 3),
+                    'h' | 'r' => String::new(),
+                    other => panic!("%{other} is not printed here"),
+                };
+                let message = match number % 4 {
+                    _ if !is_session => "checkpoint starting: time".to_owned(),
+                    0 => "connection received: host=10.0.0.1 port=5043".to_owned(),
+                    _ if number < 4 => format!(
+                        "connection authorized: user={user} database={database} application_name={application}"
+                    ),
+                    _ => format!("statement: select {number}"),
+                };
+                format!("{}LOG:  {message}\n", padded_head(prefix, &value, is_session))
+            };
+            let log: Vec<String> = (0..60).map(line).collect();
+            let guessed = guess_prefix(log.iter().map(String::as_bytes)).expect(prefix);
+            if guessed.fits_all() && guessed.confidence().is_none_or(|it| it.rival.is_none()) {
+                assert_reads_as(prefix, &log);
+            } else {
+                refused.push((prefix, with_background, guessed.source().to_owned()));
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{refused:#?}");
+}
