@@ -154,6 +154,7 @@ impl Replayer<'_> {
     fn settings(&self, identities: &IdentityMap, is_read_only: bool) -> ReplaySettings {
         let captured = self.capture.manifest().origin.encodings.clone();
         ReplaySettings {
+            idle_max: None,
             order: StatementOrder::Session,
             rate: self.rate,
             identities: identities.clone(),

@@ -12,6 +12,8 @@ use crate::order::OrderPosition;
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
+    /// The event's captured time, without idle times that are left out.
+    pub(crate) time: Timestamp,
     /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
     /// The event's position in the captured order of commits.
@@ -119,7 +121,7 @@ impl Inbox {
             self.room.notify_one();
         }
         match (state.queue.front(), state.finished) {
-            (Some(next), _) => QueueState::Next(next.event.time),
+            (Some(next), _) => QueueState::Next(next.time),
             (None, Some(last)) => QueueState::Finished(last),
             (None, None) => QueueState::Empty,
         }

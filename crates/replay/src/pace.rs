@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_traffic::Timestamp;
+use howdah_traffic::{Event, Timestamp};
 
 /// The speed of a replay: a factor on captured time, or as fast as possible.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +107,38 @@ impl Schedule {
     }
 }
 
+/// Shortens times of a capture in which no statement ran.
+#[derive(Debug)]
+pub(crate) struct IdleTimes {
+    /// Longest time that remains; `None` to leave all as they are.
+    max: Option<Duration>,
+    /// Captured time at which the last of the statements so far ended.
+    busy_until: Timestamp,
+    skipped: Duration,
+}
+
+impl IdleTimes {
+    pub(crate) fn new(max: Option<Duration>, origin: Timestamp) -> Self {
+        Self { max, busy_until: origin, skipped: Duration::ZERO }
+    }
+
+    /// Returns the time of the next event on the shortened time line.
+    pub(crate) fn scheduled_time(&mut self, event: &Event) -> Timestamp {
+        if let Some(max) = self.max {
+            let idle = event.time.saturating_since(self.busy_until);
+            self.skipped += idle.saturating_sub(max);
+            let ran = Duration::from_micros(event.outcome.duration_us.unwrap_or(0));
+            self.busy_until = self.busy_until.max(event.time + ran);
+        }
+        event.time - self.skipped
+    }
+
+    /// Returns the sum of the times that were left out.
+    pub(crate) fn skipped(&self) -> Duration {
+        self.skipped
+    }
+}
+
 const DELAY_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[cfg(test)]
@@ -135,6 +167,22 @@ mod tests {
             let refused = bad.parse::<Rate>().unwrap_err().to_string();
             assert!(refused.contains("a number from 0.000001 to 1000000"), "{refused}");
         }
+    }
+
+    #[test]
+    fn only_time_in_which_nothing_runs_is_shortened() {
+        let second = Timestamp::from_micros(1_000_000);
+        let mut idle = IdleTimes::new(Some(Duration::from_secs(5)), second);
+        let mut at = |start: u64, duration: u64| {
+            let mut event = crate::order::sequencer::test_event("s", second, "select 1");
+            event.time = second + Duration::from_secs(start);
+            event.outcome.duration_us = Some(duration * 1_000_000);
+            idle.scheduled_time(&event).saturating_since(second).as_secs()
+        };
+        // A statement of twenty seconds, a gap of five, and one of a hundred.
+        let times = [at(0, 20), at(10, 0), at(25, 1), at(126, 1), at(128, 0)];
+        assert_eq!(times, [0, 10, 25, 31, 33]);
+        assert_eq!(idle.skipped(), Duration::from_secs(95));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::{
     notice::{Notice, NoticeSink},
     order::{CommitOrder, StatementOrder, sequencer::Sequencer, stalls},
     outcome_writer::{OutcomeWriter, ReplayTotals},
-    pace::Schedule,
+    pace::{IdleTimes, Schedule},
     player::FinishedEvent,
     settings::ReplaySettings,
     target::{self, Logins},
@@ -97,6 +97,8 @@ pub struct ReplayReport {
     /// Number of sessions whose transaction was still open at the end of the capture. They were
     /// closed, which rolled it back.
     pub closed_in_transaction: u64,
+    /// Captured time in which no statement ran, and that was left out.
+    pub idle_skipped: Duration,
     /// Number of times that a transaction had to run ahead of others that it followed in the
     /// capture, because those waited for its locks; `None` if the order was not kept.
     pub order_inversions: Option<u64>,
@@ -206,18 +208,26 @@ impl Replay {
             stop: self.stop.clone(),
             finished,
         };
-        let mut report =
-            play(shared, outcome_writer, outcomes, self.capacity, machine, opening, events)?;
+        let input = InputSettings { capacity: self.capacity, idle_max: self.settings.idle_max };
+        let mut report = play(shared, outcome_writer, outcomes, input, machine, opening, events)?;
         report.has_outcomes = self.has_outcomes;
         Ok(report)
     }
+}
+
+/// Settings of the [`Dispatcher`].
+#[derive(Clone, Copy)]
+struct InputSettings {
+    capacity: Option<Capacity>,
+    /// See [`ReplaySettings::idle_max`].
+    idle_max: Option<Duration>,
 }
 
 fn play<E: Into<EventSourceError>>(
     shared: WorkerContext,
     outcome_writer: OutcomeWriter,
     outcomes: Receiver<Vec<FinishedEvent>>,
-    capacity: Option<Capacity>,
+    input: InputSettings,
     machine: MachineMonitor,
     opening: Event,
     events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
@@ -240,18 +250,19 @@ fn play<E: Into<EventSourceError>>(
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
-    let error = Arc::new(Mutex::new(None));
+    let input_end = Arc::new(Mutex::new(InputEnd::default()));
     let dispatcher = Dispatcher {
         open: vec![HashSet::new(); inboxes.len()],
         inboxes,
         hash: RandomState::new(),
+        idle: IdleTimes::new(input.idle_max, opening.time),
         last: opening.time,
         held_up: None,
-        capacity,
+        capacity: input.capacity,
         sequencer: order.clone().map(Sequencer::new),
         calibration,
         notices,
-        error: error.clone(),
+        end: input_end.clone(),
     };
     // The thread is not joined: after a stop it may still be reading from an endless pipe.
     thread::Builder::new()
@@ -281,6 +292,7 @@ fn play<E: Into<EventSourceError>>(
     for stats in stats {
         sum.add(stats.map_err(StartError::Thread)?);
     }
+    let mut input_end = input_end.lock();
     Ok(ReplayReport {
         tally,
         events_read: sum.events,
@@ -294,7 +306,8 @@ fn play<E: Into<EventSourceError>>(
         has_outcomes: false,
         order_inversions: order.map(|order| order.inversions()),
         is_interrupted: sum.stopped || stop.load(Ordering::Relaxed),
-        source_error: error.lock().take(),
+        source_error: input_end.error.take(),
+        idle_skipped: input_end.idle_skipped,
         write_error,
         writer,
     })
@@ -303,7 +316,8 @@ fn play<E: Into<EventSourceError>>(
 /// Reads events and distributes them over the workers by session.
 struct Dispatcher {
     inboxes: Vec<Arc<Inbox>>,
-    /// Captured time of the latest event so far.
+    idle: IdleTimes,
+    /// Time of the latest event so far, without idle times that are left out.
     last: Timestamp,
     /// For each worker, its sessions whose Connect, but not Disconnect, has been read.
     open: Vec<HashSet<SessionId>>,
@@ -315,8 +329,16 @@ struct Dispatcher {
     sequencer: Option<Sequencer>,
     calibration: Arc<CalibrationControl>,
     notices: Arc<NoticeSink>,
+    end: Arc<Mutex<InputEnd>>,
+}
+
+/// The result of reading the events.
+#[derive(Debug, Default)]
+struct InputEnd {
     /// The error that ended reading.
-    error: Arc<Mutex<Option<EventSourceError>>>,
+    error: Option<EventSourceError>,
+    /// Idle time that was left out so far.
+    idle_skipped: Duration,
 }
 
 impl Dispatcher {
@@ -333,8 +355,7 @@ impl Dispatcher {
                     }
                 }
                 Err(error) => {
-                    let mut place = self.error.lock();
-                    *place = Some(error.into());
+                    self.end.lock().error = Some(error.into());
                     break;
                 }
             }
@@ -350,7 +371,12 @@ impl Dispatcher {
     /// Sends an event to the worker of its session. Returns false if that worker accepts no more
     /// events.
     fn dispatch(&mut self, event: Event) -> bool {
-        self.last = self.last.max(event.time);
+        let skipped_before = self.idle.skipped();
+        let time = self.idle.scheduled_time(&event);
+        if self.idle.skipped() > skipped_before {
+            self.end.lock().idle_skipped = self.idle.skipped();
+        }
+        self.last = self.last.max(time);
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;
         match event.action.kind() {
             Kind::Connect => {
@@ -364,6 +390,7 @@ impl Dispatcher {
         }
         let arrival = QueuedEvent {
             bytes: event_bytes(&event),
+            time,
             position: self.sequencer.as_mut().map(|it| it.position(&event)).unwrap_or_default(),
             open_sessions: self.open[worker].len(),
             read_at: Instant::now(),

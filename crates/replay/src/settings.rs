@@ -1,5 +1,7 @@
 //! [`ReplaySettings`]: the pace, identities and limits of a replay.
 
+use std::time::Duration;
+
 use crate::{
     encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting,
     order::StatementOrder, pace::Rate,
@@ -10,6 +12,9 @@ use crate::{
 pub struct ReplaySettings {
     /// Speed of the replay.
     pub rate: Rate,
+    /// Longest captured time in which no statement runs, beyond which it is shortened; `None` to
+    /// shorten none.
+    pub idle_max: Option<Duration>,
     /// Order of the statements of different sessions.
     pub order: StatementOrder,
     /// Roles and databases of the sessions on the target.
@@ -32,6 +37,7 @@ impl Default for ReplaySettings {
     fn default() -> Self {
         Self {
             rate: Rate::default(),
+            idle_max: None,
             order: StatementOrder::default(),
             identities: IdentityMap::default(),
             encodings: EncodingMap::default(),

@@ -41,6 +41,7 @@ impl ReplayReport {
             "complete": !self.is_interrupted && self.source_error.is_none(),
             "elapsed_s": self.elapsed.as_secs_f64(),
             "captured_s": self.played_span().as_secs_f64(),
+            "idle_skipped_s": self.idle_skipped.as_secs_f64(),
             "first_to_last_send_s": self.send_span().map(|span| span.as_secs_f64()),
             "events_read": self.events_read,
             "events": ends_json(self.tally.total()),
@@ -90,6 +91,10 @@ impl ReplayReport {
             describe_pace(rate),
             if self.is_interrupted { ", until it was interrupted" } else { "" }
         )?;
+        if !self.idle_skipped.is_zero() {
+            let skipped = ShortDuration(self.idle_skipped);
+            line(out, "idle time", &format!("{skipped} left out, in which no statement ran"))?;
+        }
         line(out, "events", &describe_counts(self.tally.total()))?;
         line(out, "executions", &describe_counts(self.tally.executions()))?;
         for (code, failures) in &self.tally.errors {

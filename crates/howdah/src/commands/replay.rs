@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Speed relative to the capture, such as 0.5 or 2, or max to replay without waiting
     #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
     rate: Rate,
+    /// Shorten times in which no captured statement runs to this
+    #[arg(long, value_name = "TIME", value_parser = crate::values::time_or_zero)]
+    skip_idle: Option<Duration>,
     /// Order of statements of different sessions
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     order: OrderArg,
@@ -429,6 +432,7 @@ fn settings(
     }
     ReplaySettings {
         rate: args.rate,
+        idle_max: args.skip_idle,
         order: args.order.into(),
         identities: IdentityMap {
             as_database: args.as_database.clone(),

@@ -126,28 +126,36 @@ impl TimeResolution {
     }
 }
 
+/// Returns a simple query, as captured by the pooler.
+#[cfg(test)]
+pub(crate) fn test_event(session: &str, time: Timestamp, sql: &str) -> Event {
+    use howdah_traffic::{Action, CapturedOutcome, Source, Text, WireDetail};
+    Event {
+        time,
+        session: session.into(),
+        user: "u".into(),
+        database: "d".into(),
+        application: "".into(),
+        action: Action::Simple { sql: Text::from(sql) },
+        outcome: CapturedOutcome::default(),
+        source: Source::Statement,
+        vxid: None,
+        query_id: None,
+        pipeline: None,
+        wire: Some(Box::new(WireDetail::default())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use howdah_traffic::{Action, CapturedOutcome, Source, SqlState, Text, WireDetail};
+    use howdah_traffic::SqlState;
 
     /// An event of a session with a start and a duration in milliseconds.
     fn event(session: &str, start: i64, duration: Option<u64>, sql: &str) -> Event {
-        let duration_us = duration.map(|ms| ms * 1_000);
-        Event {
-            time: Timestamp::from_micros(start * 1_000),
-            session: session.into(),
-            user: "u".into(),
-            database: "d".into(),
-            application: "".into(),
-            action: Action::Simple { sql: Text::from(sql) },
-            outcome: CapturedOutcome { duration_us, ..CapturedOutcome::default() },
-            source: Source::Statement,
-            vxid: None,
-            query_id: None,
-            pipeline: None,
-            wire: Some(Box::new(WireDetail::default())),
-        }
+        let mut event = test_event(session, Timestamp::from_micros(start * 1_000), sql);
+        event.outcome.duration_us = duration.map(|ms| ms * 1_000);
+        event
     }
 
     /// Returns, for each event, the time that it needs in milliseconds, and when it ended its

@@ -63,7 +63,7 @@ impl ReplayWorker {
         let (schedule, limits) = (self.shared.schedule, self.shared.limits);
         let mut backlog = self.backlog_bytes;
         let near = |queued: &QueuedEvent| {
-            let near = schedule.due(queued.event.time) <= now + lookahead(backlog, limits);
+            let near = schedule.due(queued.time) <= now + lookahead(backlog, limits);
             backlog += if near { queued.bytes } else { 0 };
             near
         };
@@ -129,7 +129,7 @@ impl ReplayWorker {
             Some(slot) => *slot,
             None => self.new_slot(queued.event.session.clone(), now),
         };
-        let due = self.shared.schedule.due(queued.event.time);
+        let due = self.shared.schedule.due(queued.time);
         let here = queued.available_at(due);
         let mut item = ScheduledEvent::new(queued.event, due, here, queued.bytes);
         item.position = queued.position;
