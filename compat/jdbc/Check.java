@@ -27,6 +27,7 @@ import org.postgresql.PGConnection;
 public class Check {
     static final int CLIENTS = Integer.parseInt(System.getenv().getOrDefault("CLIENTS", "50"));
     static final int ROUNDS = 20;
+    static final long PAUSE_MILLIS = 1000 * Long.parseLong(System.getenv().getOrDefault("PAUSE", "0"));
 
     public static void main(String[] args) throws Exception {
         try (Connection db = connect("jdbc"); Statement statement = db.createStatement()) {
@@ -46,6 +47,7 @@ public class Check {
             statement.execute("create table compat_jdbc_values (client int, n int, i int8, f float8, t text,"
                     + " b bytea, j jsonb, ints int[], texts text[], primary key (client, n))");
         }
+        Thread.sleep(PAUSE_MILLIS);
         var threads = Executors.newFixedThreadPool(CLIENTS);
         List<Callable<Void>> clients =
                 IntStream.range(0, CLIENTS).mapToObj(Check::client).collect(Collectors.toList());
@@ -251,14 +253,23 @@ public class Check {
             statement.execute("create table " + table + " (a int, b text); insert into " + table
                     + " values (1, ''), (2, null)");
             try (PreparedStatement select = db.prepareStatement("select * from " + table + " where a = ?")) {
+                // In a transaction, since a pooler may have prepared it on another server connection, too.
+                db.setAutoCommit(false);
                 for (int round = 0; round < 8; round++) {
                     if (round == 5) statement.execute("alter table " + table + " add c text default 'c'");
                     if (round == 7) statement.execute("deallocate all");
+                    var savepoint = db.setSavepoint();
                     select.setInt(1, 1);
                     try (ResultSet rows = select.executeQuery()) {
                         rows.next();
+                    } catch (SQLException error) {
+                        check(error.getSQLState(), "0A000");
+                        check(round, 5);
+                        db.rollback(savepoint);
                     }
                 }
+                db.commit();
+                db.setAutoCommit(true);
             }
             try (PreparedStatement update =
                     db.prepareStatement("update " + table + " set b = b || ? returning a, b")) {

@@ -44,6 +44,8 @@ func main() {
 			texts text[], primary key (client, n))`)
 	must(err)
 	must(db.Close())
+	pause, _ := strconv.Atoi(os.Getenv("PAUSE"))
+	time.Sleep(time.Duration(pause) * time.Second)
 	done := make(chan error)
 	for me := 0; me < clients; me++ {
 		go func(me int) { done <- client(ctx, me) }(me)
@@ -225,27 +227,35 @@ func preparedAgain(ctx context.Context, db *sql.Conn, me, at int) error {
 			return err
 		}
 	}
-	query, err := db.PrepareContext(ctx, "select * from "+table+" where a = $1")
+	// In a transaction, since a pooler may have prepared it on another server connection, too.
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	for round := 0; round < 2; round++ {
-		rows, err := query.QueryContext(ctx, 1)
-		if round == 1 {
-			if err := expect(err, "0A000"); err != nil {
-				return err
-			}
-			break
-		}
-		if err != nil {
-			return err
-		}
-		rows.Close()
-		if _, err := db.ExecContext(ctx, fmt.Sprintf("alter table %s add c%d text default 'c'", table, at)); err != nil {
+	query, err := tx.Prepare("select * from " + table + " where a = $1")
+	if err != nil {
+		return err
+	}
+	rows, err := query.Query(1)
+	if err != nil {
+		return err
+	}
+	rows.Close()
+	for _, text := range []string{fmt.Sprintf("alter table %s add c%d text default 'c'", table, at), "savepoint s"} {
+		if _, err := tx.Exec(text); err != nil {
 			return err
 		}
 	}
+	if _, err := query.Query(1); expect(err, "0A000") != nil {
+		return fmt.Errorf("the result has no other type: %w", err)
+	}
+	if _, err := tx.Exec("rollback to s"); err != nil {
+		return err
+	}
 	if err := query.Close(); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
 		return err
 	}
 	_, err = db.ExecContext(ctx, "update "+table+" set b = b || $1", "after")

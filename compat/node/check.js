@@ -13,6 +13,7 @@ const Cursor = require("pg-cursor");
 
 const CLIENTS = Number(process.env.CLIENTS ?? 50);
 const ROUNDS = 20;
+const PAUSE = Number(process.env.PAUSE ?? 0);
 
 async function client(me) {
   const name = `node-${me}`;
@@ -106,9 +107,13 @@ async function preparedAgain(db, me) {
   await db.query(`create table ${table} (a int, b text)`);
   await db.query(`insert into ${table} values (1, ''), (2, null)`);
   const select = { name: "select", text: `select * from ${table} where a = $1`, values: [1] };
+  // In a transaction, since a pooler may have prepared it on another server connection, too.
+  await db.query("begin");
   await db.query(select);
   await db.query(`alter table ${table} add c text default 'c'`);
+  await db.query("savepoint s");
   await assert.rejects(db.query(select), { code: "0A000" });
+  await db.query("rollback to s; commit");
   await db.query(`update ${table} set b = b || $1`, ["after"]);
 }
 
@@ -185,5 +190,6 @@ await setUp.query("drop table if exists compat_node_values");
 await setUp.query(`create table compat_node_values (client int, n int, i int8, f float8, t text, b bytea,
   j jsonb, ints int[], texts text[], primary key (client, n))`);
 await setUp.end();
+await new Promise((resolve) => setTimeout(resolve, 1000 * PAUSE));
 await Promise.all(Array.from({ length: CLIENTS }, (_, me) => client(me)));
 console.log(`node-postgres ${require("pg/package.json").version}: ${CLIENTS} clients ok`);

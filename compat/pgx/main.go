@@ -51,6 +51,8 @@ func main() {
 		j jsonb, ints int[], texts text[], primary key (client, n))`)
 	must(err)
 	must(db.Close(ctx))
+	pause, _ := strconv.Atoi(os.Getenv("PAUSE"))
+	time.Sleep(time.Duration(pause) * time.Second)
 	done := make(chan error)
 	for me := 0; me < clients; me++ {
 		go func(me int) { done <- client(ctx, me) }(me)
@@ -251,17 +253,21 @@ func typed(ctx context.Context, db *pgx.Conn, me int) error {
 // statements that are gone.
 func preparedAgain(ctx context.Context, db *pgx.Conn, me int) error {
 	table := fmt.Sprintf("compat_pgx_own_%d", me)
+	query := "select * from " + table
+	// In a transaction, since a pooler may have prepared it on another server connection, too.
 	steps := []string{
 		"create table " + table + " (a int, b text)",
 		"insert into " + table + " values (1, ''), (2, null)",
-		"select * from " + table,
-		"select * from " + table,
-		"alter table " + table + " add c text default 'c'",
-		"select * from " + table,
-		"select * from " + table,
+		"begin", query, query, "alter table " + table + " add c text default 'c'", "savepoint s",
+		query, "rollback to s", query, "commit",
 	}
 	for _, step := range steps {
-		if _, err := db.Exec(ctx, step); err != nil && expect(err, "0A000") != nil {
+		rows, err := db.Query(ctx, step)
+		if err == nil {
+			rows.Close()
+			err = rows.Err()
+		}
+		if err != nil && expect(err, "0A000") != nil {
 			return err
 		}
 	}

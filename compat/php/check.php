@@ -137,12 +137,19 @@ function preparedAgain(PDO $db, int $me): void
 {
     $table = "compat_php_own_$me";
     $db->exec("create table $table (a int, b text); insert into $table values (1, ''), (2, null)");
+    // In a transaction, since a pooler may have prepared it on another server connection, too.
+    $db->beginTransaction();
     $select = $db->prepare("select * from $table where a = ?");
     $select->execute([1]);
     $select->fetchAll();
-    $db->exec("alter table $table add c text default 'c'");
+    $db->exec("alter table $table add c text default 'c'; savepoint s");
     expect('0A000', fn () => $select->execute([1]));
+    $db->exec('rollback to s');
     $select = null;
+    // One that fails at once is deallocated, too.
+    expect('22012', fn () => $db->prepare('select 1 / ?::int')->execute([0]));
+    $db->exec('rollback to s');
+    $db->commit();
     foreach (['one', 'two'] as $note) {
         $update = $db->prepare("update $table set b = b || '$note' || ?");
         $update->execute(['after']);
@@ -177,7 +184,7 @@ function copyBothWays(PDO $db, int $me): void
 {
     $lines = array_map(fn ($n) => "$me\tcopied $n\n", range(0, 999));
     $db->pgsqlCopyFromArray('compat_php_copied', $lines);
-    $found = array_filter($db->pgsqlCopyToArray('compat_php_copied'), fn ($line) => str_starts_with($line, "$me\t"));
+    $found = $db->pgsqlCopyToArray("(select * from compat_php_copied where client = $me)");
     sort($found);
     sort($lines);
     check($found, $lines);
@@ -195,6 +202,7 @@ $db->exec('create table compat_php_values (client int, n int, i int8, f float8, 
     ints int[], texts text[], primary key (client, n))');
 $db = null;
 
+sleep((int) getenv('PAUSE'));
 $processes = [];
 for ($me = 0; $me < $clients; $me++) {
     $process = pcntl_fork();

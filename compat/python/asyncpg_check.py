@@ -11,6 +11,7 @@ import asyncpg
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
 ROUNDS = 20
+PAUSE = float(os.environ.get("PAUSE", "0"))
 
 
 async def connect(**more):
@@ -103,12 +104,20 @@ async def prepared_again(db, me):
     """A prepared statement whose result changes its type, and prepared statements that are gone."""
     table = f"compat_asyncpg_own_{me}"
     await db.execute(f"create table {table} (a int, b text)")
-    for n in range(3):
-        await db.execute(f"insert into {table} values ($1, $2)", n, "")
-        await db.fetch(f"select * from {table} where a = $1", n)
-    await db.execute(f"alter table {table} add c text default 'c'")
-    for n in range(3):
-        check(len(await db.fetch(f"select * from {table} where a = $1", n)), 1)
+    # In a transaction, since a pooler may have prepared it on another server connection, too.
+    select = f"select * from {table} where a = $1"
+    async with db.transaction():
+        for n in range(3):
+            await db.execute(f"insert into {table} values ($1, $2)", n, "")
+            await db.fetch(select, n)
+        await db.execute(f"alter table {table} add c text default 'c'")
+        try:
+            async with db.transaction():
+                await db.fetch(select, 1)
+            raise AssertionError("the result has no other type")
+        except asyncpg.InvalidCachedStatementError:
+            pass
+        check(len(await db.fetch(select, 1)), 1)
     await db.execute(f"update {table} set b = b || $1", "after")
 
 
@@ -183,6 +192,7 @@ async def main():
     await db.execute("drop table if exists compat_asyncpg_values_copied")
     await db.execute("create table compat_asyncpg_values_copied (like compat_asyncpg_values)")
     await db.close()
+    await asyncio.sleep(PAUSE)
     await asyncio.gather(*(client(me) for me in range(CLIENTS)))
     print(f"asyncpg {asyncpg.__version__}: {CLIENTS} clients ok")
 

@@ -1,6 +1,7 @@
 """Django's ORM over psycopg 3: each client is a thread, which has a connection of its own."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -10,6 +11,7 @@ import django
 from django.conf import settings
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
+PAUSE = float(os.environ.get("PAUSE", "0"))
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
 # Every second client has its values bound by the server.
@@ -143,6 +145,7 @@ def main():
         editor.execute("drop table if exists compat_django")
         editor.create_model(Note)
     connections["default"].close()
+    time.sleep(PAUSE)
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(client, range(CLIENTS)))
     print(f"Django {django.__version__}: {CLIENTS} clients ok")

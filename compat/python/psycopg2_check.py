@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,6 +14,7 @@ import psycopg2.extras
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
 ROUNDS = 20
+PAUSE = float(os.environ.get("PAUSE", "0"))
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
 psycopg2.extras.register_uuid()
@@ -196,6 +198,7 @@ def main():
             " ints int[], texts text[], primary key (client, n))"
         )
     db.close()
+    time.sleep(PAUSE)
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(client, range(CLIENTS)))
     print(f"psycopg2 {psycopg2.__version__.split()[0]}: {CLIENTS} clients ok")

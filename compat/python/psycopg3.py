@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -12,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
 ROUNDS = 20
+PAUSE = float(os.environ.get("PAUSE", "0"))
 
 
 def client(me):
@@ -105,22 +107,26 @@ def typed(db, me):
 
 
 def prepared_again(db, me):
-    """A prepared statement whose result changes its type, and prepared statements that are gone."""
+    """A prepared statement whose result changes its type, and prepared statements that are gone.
+
+    In a transaction, since a pooler may have prepared it on another server connection, too.
+    """
     table = f"compat_psycopg_own_{me}"
     db.execute(f"create table {table} (a int, b text)")
-    for n in range(4):
-        db.execute(f"insert into {table} values (%s, %s)", (n, ""))
-        db.execute(f"select * from {table} where a::text = %s::text", (str(n),))
-        db.execute(f"select * from {table}")
-    db.execute(f"alter table {table} alter a type text")
-    for n in range(4):
-        try:
-            db.execute(f"select * from {table} where a = %s::text", (str(n),))
-            db.execute(f"select * from {table}")
-        except psycopg.errors.FeatureNotSupported:
-            pass
-    db.execute("deallocate all")
-    db.execute(f"update {table} set b = b || %s", ("after",))
+    insert, select = f"insert into {table} values (%s, %s)", f"select * from {table}"
+    with db.transaction():
+        for n in range(4):
+            db.execute(insert, (n, ""))
+            db.execute(select)
+        db.execute(f"alter table {table} alter a type text")
+        for _ in range(4):
+            try:
+                with db.transaction():
+                    db.execute(select)
+            except psycopg.errors.FeatureNotSupported:
+                pass
+        db.execute("deallocate all")
+        db.execute(f"update {table} set b = b || %s", ("after",))
 
 
 def cursors(db):
@@ -210,6 +216,7 @@ def main():
             "create table compat_psycopg_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb,"
             " ints int[], texts text[], primary key (client, n))"
         )
+    time.sleep(PAUSE)
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(client, range(CLIENTS)))
     print(f"psycopg {psycopg.__version__}: {CLIENTS} clients ok")

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
 CLIENTS = int(os.environ.get("CLIENTS", "50"))
+PAUSE = float(os.environ.get("PAUSE", "0"))
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
 
@@ -151,6 +153,7 @@ def main():
         Base.metadata.drop_all(db)
         Base.metadata.create_all(db)
         db.commit()
+    time.sleep(PAUSE)
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(client, range(CLIENTS)))
     print(f"SQLAlchemy {sa.__version__}: {CLIENTS} clients ok")

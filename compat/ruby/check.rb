@@ -132,15 +132,20 @@ end
 def prepared_again(db, me)
   table = "compat_ruby_own_#{me}"
   db.exec("create table #{table} (a int, b text); insert into #{table} values (1, ''), (2, null)")
-  db.prepare("again", "select * from #{table} where a = $1")
-  db.exec_prepared("again", [1])
-  db.exec("alter table #{table} add c text default 'c'")
-  expect(PG::FeatureNotSupported) { db.exec_prepared("again", [1]) }
-  expect(PG::DuplicatePstatement) { db.prepare("again", "select 1") }
-  %w[one two].each do |note|
-    db.exec("deallocate again")
-    db.prepare("again", "update #{table} set b = b || '#{note}' || $1")
-    db.exec_prepared("again", ["after"])
+  # In a transaction, since a pooler may have prepared it on another server connection, too.
+  db.transaction do
+    db.prepare("again", "select * from #{table} where a = $1")
+    db.exec_prepared("again", [1])
+    db.exec("alter table #{table} add c text default 'c'; savepoint s")
+    expect(PG::FeatureNotSupported) { db.exec_prepared("again", [1]) }
+    db.exec("rollback to s")
+    expect(PG::DuplicatePstatement) { db.prepare("again", "select 1") }
+    db.exec("rollback to s")
+    %w[one two].each do |note|
+      db.exec("deallocate again")
+      db.prepare("again", "update #{table} set b = b || '#{note}' || $1")
+      db.exec_prepared("again", ["after"])
+    end
   end
 end
 
@@ -218,5 +223,6 @@ set_up.exec("create table compat_ruby_typed (client int, n int, num numeric, at 
 set_up.exec("create table compat_ruby_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb,
   ints int[], texts text[], primary key (client, n))")
 set_up.close
+sleep Integer(ENV.fetch("PAUSE", "0"))
 Array.new(CLIENTS) { |me| Thread.new { client(me) } }.each(&:join)
 puts "ruby-pg #{PG::VERSION}: #{CLIENTS} clients ok"

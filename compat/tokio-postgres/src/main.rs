@@ -47,6 +47,8 @@ async fn main() -> Outcome {
          create table compat_tokio_values_copied (client int, n int, b bytea)",
     )
     .await?;
+    let pause = env::var("PAUSE").map_or(Ok(0), |text| text.parse())?;
+    tokio::time::sleep(Duration::from_secs(pause)).await;
     let tasks = (0..clients).map(|me| async move { tokio::spawn(client(me)).await? });
     try_join_all(tasks).await?;
     println!("tokio-postgres: {clients} clients ok");
@@ -90,7 +92,7 @@ async fn client(me: i32) -> Outcome {
     transactions(&mut db, me).await?;
     values(&db, me).await?;
     typed(&db, me).await?;
-    prepared_again(&db, me).await?;
+    prepared_again(&mut db, me).await?;
     errors(&db).await?;
     copy(&db, me).await?;
     notifications(me).await?;
@@ -236,20 +238,25 @@ async fn typed(db: &Client, me: i32) -> Outcome {
 }
 
 /// A prepared statement whose result changes its type, and one that is prepared again.
-async fn prepared_again(db: &Client, me: i32) -> Outcome {
+async fn prepared_again(db: &mut Client, me: i32) -> Outcome {
     let table = format!("compat_tokio_own_{me}");
     db.batch_execute(&format!(
         "create table {table} (a int, b text); insert into {table} values (1, ''), (2, null)"
     ))
     .await?;
-    let select = db.prepare(&format!("select * from {table} where a = $1")).await?;
-    db.query(&select, &[&1]).await?;
-    db.batch_execute(&format!("alter table {table} add c text default 'c'")).await?;
-    let error = db.query(&select, &[&1]).await.expect_err("its result has another type");
+    // In a transaction, since a pooler may have prepared it on another server connection, too.
+    let mut transaction = db.transaction().await?;
+    let select = transaction.prepare(&format!("select * from {table} where a = $1")).await?;
+    transaction.query(&select, &[&1]).await?;
+    transaction.batch_execute(&format!("alter table {table} add c text default 'c'")).await?;
+    let savepoint = transaction.transaction().await?;
+    let error = savepoint.query(&select, &[&1]).await.expect_err("its result has another type");
     assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+    savepoint.rollback().await?;
     drop(select);
-    let select = db.prepare(&format!("select * from {table} where a = $1")).await?;
-    assert_eq!(db.query(&select, &[&1]).await?.len(), 1);
+    let select = transaction.prepare(&format!("select * from {table} where a = $1")).await?;
+    assert_eq!(transaction.query(&select, &[&1]).await?.len(), 1);
+    transaction.commit().await?;
     db.execute(&format!("update {table} set b = b || $1"), &[&"after"]).await?;
     Ok(())
 }
