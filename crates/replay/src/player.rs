@@ -4,6 +4,7 @@
 //! replies, and the player returns what to do, so its decisions can be tested without a server.
 
 mod batch;
+mod deallocate;
 mod in_flight;
 mod messages;
 mod outcome;
@@ -16,7 +17,10 @@ use std::{
 };
 
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
-use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text};
+use howdah_sql::ClientCopy;
+use howdah_traffic::{
+    Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text, WireDetail,
+};
 
 pub(crate) use self::{
     batch::ends_transaction,
@@ -294,6 +298,7 @@ impl Player {
             Action::Execute(bound) if sets_removed_password(bound.sql.as_bytes()) => {
                 Some(SkipCause::RemovedPassword)
             }
+            Action::Execute(bound) if lacks_copy_data(event, bound) => Some(SkipCause::CopyData),
             Action::Bind(bound) | Action::Execute(bound) => {
                 parameters_skip_reason(bound.parameters.as_deref())
             }
@@ -585,6 +590,15 @@ impl Player {
 fn has_copy_data(event: &Event) -> bool {
     let copy = event.wire.as_ref().and_then(|wire| wire.copy_in.as_ref());
     copy.is_some_and(|copy| copy.data.iter().all(Option::is_some))
+}
+
+/// Whether an Execute would wait for rows that are not in the capture. If it were sent, it would
+/// have to fail, and with it the rest of its transaction.
+fn lacks_copy_data(event: &Event, bound: &Bound) -> bool {
+    match event.wire.as_deref() {
+        Some(WireDetail { copy_in, .. }) => copy_in.is_some() && !has_copy_data(event),
+        None => ClientCopy::of_prepared(bound.sql.as_bytes()) == Some(ClientCopy::FromStdin),
+    }
 }
 
 /// Maximum bytes of one CopyData message.

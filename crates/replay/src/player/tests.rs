@@ -327,6 +327,7 @@ fn events_with_missing_data_are_skipped_with_reason() {
         (Action::Execute(unknown), SkipCause::UnknownParameters),
         (Action::Execute(cut), SkipCause::TruncatedParameter),
         (rows, SkipCause::CopyData),
+        (Action::Execute(bound("s", "", "copy t from stdin binary", &[])), SkipCause::CopyData),
         (Action::Call { function: "random".into() }, SkipCause::CallArguments),
         (Action::Cancel, SkipCause::NothingToCancel),
     ];
