@@ -112,17 +112,21 @@ pub(crate) struct Player {
 struct PreparedText {
     sql: Text,
     types: Vec<u32>,
+    /// Whether it failed because its result has changed. Then it fails until it is prepared again,
+    /// which a log does not always show.
+    is_stale: bool,
 }
 
 impl PreparedText {
     /// Returns the text and types that a Parse for this event prepares.
     fn for_event(item: &ScheduledEvent) -> Self {
         let sql = item.event.action.sql().cloned().unwrap_or_default();
-        Self { sql, types: item.types().to_vec() }
+        Self { sql, types: item.types().to_vec(), is_stale: false }
     }
 
     fn matches(&self, item: &ScheduledEvent) -> bool {
-        item.event.action.sql() == Some(&self.sql) && self.types == item.types()
+        let is_usable = !self.is_stale || item.event.outcome.failed();
+        is_usable && item.event.action.sql() == Some(&self.sql) && self.types == item.types()
     }
 }
 
@@ -493,7 +497,15 @@ impl Player {
     /// Completes the batch in flight, once all its replies have arrived.
     fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
-        if flight.failure.is_some() {
+        if let Some(failure) = &flight.failure {
+            // 0A000 feature_not_supported: `cached plan must not change result type`.
+            if failure.sqlstate == SqlState::new(b"0A000")
+                && let Some(failed) = flight.parts.iter().find(|part| part.completed.is_none())
+                && let Action::Bind(bound) | Action::Execute(bound) = &failed.item.event.action
+                && let Some(prepared) = self.statements.get_mut(&bound.statement)
+            {
+                prepared.is_stale = true;
+            }
             // Statements prepared earlier remain prepared. It is unknown whether the failed batch
             // prepared any, so those are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {

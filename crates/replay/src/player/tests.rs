@@ -496,6 +496,28 @@ fn deallocated_statements_are_prepared_again() {
     }
 }
 
+/// pgx prepares such a statement again under its old name, which a stderr log does not show.
+#[test]
+fn stale_statement_is_prepared_again() {
+    let mut fixture = PlayerFixture::connected();
+    for at in 0..3 {
+        fixture.event(at, Action::Execute(bound("s", "", "select 1", &[])));
+    }
+    fixture.at(9);
+    let answer = [CLOSED, PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    fixture.server(&answer);
+    fixture.at(9);
+    let mut failed = Vec::new();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"0A000"), (b'M', b"stale plan")];
+    say::error_response(&mut failed, fields).unwrap();
+    failed.extend(ready(TransactionStatus::Idle));
+    fixture.server(&failed);
+    fixture.sent();
+    fixture.at(9);
+    let prepared = "close-statement(s) parse(s:select 1)";
+    assert_eq!(fixture.sent(), format!("{prepared} bind(s/:) execute(:0) sync"));
+}
+
 #[test]
 fn lost_transaction_ends_where_captured_one_did() {
     let ends: [(&str, bool); 9] = [
