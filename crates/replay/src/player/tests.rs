@@ -519,6 +519,48 @@ fn stale_statement_is_prepared_again() {
 }
 
 #[test]
+fn deallocate_of_name_leaves_others() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+    fixture.event(1, Action::Execute(bound("s2", "", "select 2", &[])));
+    fixture.event(2, simple("DEALLOCATE s2;"));
+    fixture.event(3, Action::Execute(bound("s1", "", "select 1", &[])));
+    let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    for _ in 0..2 {
+        fixture.at(9);
+        fixture.server(&[CLOSED, PARSED, &answer].concat());
+    }
+    fixture.at(9);
+    fixture.server(&done(b"DEALLOCATE", TransactionStatus::Idle));
+    fixture.sent();
+    fixture.at(9);
+    assert_eq!(fixture.sent(), "bind(s1/:) execute(:0) sync");
+}
+
+/// PDO deallocates every statement that it prepared, also one that failed in Bind and has no name in
+/// the log.
+#[test]
+fn deallocated_name_exists() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+    fixture.event(1, simple("deallocate s1"));
+    fixture.event(2, simple("DEALLOCATE pdo_stmt_2"));
+    fixture.at(9);
+    fixture.sent();
+    let answer = [CLOSED, PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    fixture.server(&answer);
+    fixture.at(9);
+    assert_eq!(fixture.sent(), "query(deallocate s1)");
+    fixture.server(&done(b"DEALLOCATE", TransactionStatus::Idle));
+    fixture.at(9);
+    let prepared = "close-statement(pdo_stmt_2) parse(pdo_stmt_2:)";
+    assert_eq!(fixture.sent(), format!("{prepared} query(DEALLOCATE pdo_stmt_2)"));
+    let answer = [CLOSED, PARSED, &done(b"DEALLOCATE", TransactionStatus::Idle)].concat();
+    let finished = fixture.server(&answer);
+    assert!(matches!(&finished[..], [one] if matches!(one.end, EventEnd::Done)));
+}
+
+#[test]
 fn lost_transaction_ends_where_captured_one_did() {
     let ends: [(&str, bool); 9] = [
         ("commit", true),
