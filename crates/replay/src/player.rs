@@ -302,7 +302,9 @@ impl Player {
             Action::Execute(bound) if sets_removed_password(bound.sql.as_bytes()) => {
                 Some(SkipCause::RemovedPassword)
             }
-            Action::Execute(bound) if lacks_copy_data(event, bound) => Some(SkipCause::CopyData),
+            Action::Execute(bound) if is_missing_copy_data(event, bound) => {
+                Some(SkipCause::CopyData)
+            }
             Action::Bind(bound) | Action::Execute(bound) => {
                 parameters_skip_reason(bound.parameters.as_deref())
             }
@@ -606,7 +608,7 @@ fn has_copy_data(event: &Event) -> bool {
 
 /// Whether an Execute would wait for rows that are not in the capture. If it were sent, it would
 /// have to fail, and with it the rest of its transaction.
-fn lacks_copy_data(event: &Event, bound: &Bound) -> bool {
+fn is_missing_copy_data(event: &Event, bound: &Bound) -> bool {
     match event.wire.as_deref() {
         Some(WireDetail { copy_in, .. }) => copy_in.is_some() && !has_copy_data(event),
         None => ClientCopy::of_prepared(bound.sql.as_bytes()) == Some(ClientCopy::FromStdin),

@@ -24,7 +24,7 @@ const SETTINGS: [(&str, &str); 10] = [
     ("autovacuum", "off"),
 ];
 
-/// What `howdah capture doctor` recommends.
+/// The prefix that `howdah capture doctor` recommends.
 const PREFIX: &str = "%m|%u|%d|%a|%c|%v|%x|%e|%Q|";
 
 fn insert(raw: &mut RawConnection, row: i32) {

@@ -172,8 +172,8 @@ fn outcome<'a>(record: &LogRecord<'a>) -> OutcomeRef<'a> {
     }
 }
 
-/// Returns the name of the prepared statement whose Bind failed because its result has changed since
-/// it was prepared. The record contains only its text; prepared again, it would not fail.
+/// Returns the name of the prepared statement whose Bind failed because its result has changed
+/// since it was prepared. The record has only its text; prepared again, it would not fail.
 ///
 /// Source: `RevalidateCachedQuery` in `plancache.c`.
 fn stale_plan_name(session: &TrackedSession, record: &LogRecord<'_>) -> Vec<u8> {

@@ -537,8 +537,8 @@ fn deallocate_of_name_leaves_others() {
     assert_eq!(fixture.sent(), "bind(s1/:) execute(:0) sync");
 }
 
-/// PDO deallocates every statement that it prepared, also one that failed in Bind and has no name in
-/// the log.
+/// PDO deallocates every statement that it prepared, also one that failed in Bind and has no name
+/// in the log.
 #[test]
 fn deallocated_name_exists() {
     let mut fixture = PlayerFixture::connected();
