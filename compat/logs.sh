@@ -92,7 +92,7 @@ replay_log() {
   both=$(jq '[.errors_captured_too[]] | add // 0' "$work/replay.json")
   here=$(jq '([.errors[]] | add // 0) - ([.errors_captured_too[]] | add // 0)' "$work/replay.json")
   there=$(jq .failed_only_when_captured "$work/replay.json")
-  skipped=$(jq -r '.skipped | to_entries | map("\(.value) \(.key)") | join(", ")' "$work/replay.json")
+  skipped=$(jq -r '.skipped | to_entries | map("\(.key): \(.value)") | join(", ")' "$work/replay.json")
   result=same
   if ! diff "$work/before" "$work/after" > "$work/diff"; then
     is_same=no

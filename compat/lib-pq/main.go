@@ -28,7 +28,7 @@ func main() {
 	db, err := connect(ctx, "lib-pq", false)
 	must(err)
 	tables := []string{"", "_values", "_typed", "_untyped", "_copied"}
-	for me := 0; me < clients; me++ {
+	for me := 0; me < 2*clients; me++ {
 		tables = append(tables, fmt.Sprintf("_own_%d", me))
 	}
 	for _, table := range tables {
@@ -220,12 +220,10 @@ func typed(ctx context.Context, db *sql.Conn, me, mode int) error {
 
 // A prepared statement whose result changes its type.
 func preparedAgain(ctx context.Context, db *sql.Conn, me, at int) error {
-	table := fmt.Sprintf("compat_libpq_own_%d", me)
-	if at == 0 {
-		texts := "create table " + table + " (a int, b text); insert into " + table + " values (1, ''), (2, null)"
-		if _, err := db.ExecContext(ctx, texts); err != nil {
-			return err
-		}
+	table := fmt.Sprintf("compat_libpq_own_%d", 2*me+at)
+	texts := "create table " + table + " (a int, b text); insert into " + table + " values (1, ''), (2, null)"
+	if _, err := db.ExecContext(ctx, texts); err != nil {
+		return err
 	}
 	// In a transaction, since a pooler may have prepared it on another server connection, too.
 	tx, err := db.BeginTx(ctx, nil)
@@ -241,7 +239,7 @@ func preparedAgain(ctx context.Context, db *sql.Conn, me, at int) error {
 		return err
 	}
 	rows.Close()
-	for _, text := range []string{fmt.Sprintf("alter table %s add c%d text default 'c'", table, at), "savepoint s"} {
+	for _, text := range []string{"alter table " + table + " add c text default 'c'", "savepoint s"} {
 		if _, err := tx.Exec(text); err != nil {
 			return err
 		}

@@ -15,6 +15,9 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
+/// Ends once the client is dropped.
+type Connection = tokio::task::JoinHandle<Result<(), tokio_postgres::Error>>;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUNDS: i32 = 20;
@@ -22,7 +25,7 @@ const ROUNDS: i32 = 20;
 #[tokio::main]
 async fn main() -> Outcome {
     let clients: i32 = env::var("CLIENTS").map_or(Ok(50), |text| text.parse())?;
-    let db = connect("tokio").await?;
+    let (db, connection) = connect("tokio").await?;
     db.batch_execute("drop table if exists compat_tokio").await?;
     db.batch_execute("create table compat_tokio (client int, note text)").await?;
     db.batch_execute(
@@ -47,6 +50,8 @@ async fn main() -> Outcome {
          create table compat_tokio_values_copied (client int, n int, b bytea)",
     )
     .await?;
+    drop(db);
+    connection.await??;
     let pause = env::var("PAUSE").map_or(Ok(0), |text| text.parse())?;
     tokio::time::sleep(Duration::from_secs(pause)).await;
     let tasks = (0..clients).map(|me| async move { tokio::spawn(client(me)).await? });
@@ -55,10 +60,9 @@ async fn main() -> Outcome {
     Ok(())
 }
 
-async fn connect(name: &str) -> Outcome<Client> {
+async fn connect(name: &str) -> Outcome<(Client, Connection)> {
     let (client, connection) = config(name)?.connect(NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
+    Ok((client, tokio::spawn(connection)))
 }
 
 fn config(name: &str) -> Outcome<Config> {
@@ -75,7 +79,7 @@ fn config(name: &str) -> Outcome<Config> {
 
 async fn client(me: i32) -> Outcome {
     let name = format!("tokio-{me}");
-    let mut db = connect(&name).await?;
+    let (mut db, connection) = connect(&name).await?;
     let sum = db.prepare("select $1::int * 1000 + $2::int, $3::text").await?;
     for round in 0..ROUNDS {
         let shown: String = db.query_one("show application_name", &[]).await?.get(0);
@@ -99,6 +103,8 @@ async fn client(me: i32) -> Outcome {
     if me % 10 == 0 {
         cancellation(&db).await?;
     }
+    drop(db);
+    connection.await??;
     Ok(())
 }
 
