@@ -81,9 +81,9 @@ failover: setup ## Kill a primary, promote its standby and start the old primary
 soak: setup ## Run all services together for an hour while servers and services fail: make soak SOAK_SECONDS=3600.
 	HOWDAH_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --workspace $(FULL) --test it -- soak:: --nocapture
 
-compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and replay the captures.
+compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and replay captures and logs.
 	compat/run
-	compat/run --replay
+	compat/run --replay --replay-logs
 
 receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and run the statsd tests against every receiver.
 	mkdir -p target/tools/receivers/usr/bin

@@ -13,6 +13,7 @@ const Cursor = require("pg-cursor");
 
 const CLIENTS = Number(process.env.CLIENTS ?? 50);
 const ROUNDS = 20;
+const PAUSE = Number(process.env.PAUSE ?? 0);
 
 async function client(me) {
   const name = `node-${me}`;
@@ -30,6 +31,8 @@ async function client(me) {
   }
   await transactions(db, me);
   await values(db, me);
+  await typed(db, me);
+  await preparedAgain(db, me);
   await cursors(db);
   await errors(db);
   await copyBothWays(db, me);
@@ -68,6 +71,50 @@ async function values(db, me) {
   // Binary results, of which the driver understands some, and on some does not come to an end.
   const binary = { text: "select b from compat_node_values where client = $1", values: [me], binary: true };
   assert.equal((await db.query(binary)).rowCount, rows.length);
+}
+
+// Texts of unknown type, of which the server makes what the statement says.
+async function typed(db, me) {
+  const rows = [
+    [me, 1, "12345678901234567890.000000001", new Date(Date.UTC(2026, 10, 20, 12, 30, 15, 123)), "2024-02-29",
+      "00000000-0000-0000-0000-00000000000a"],
+    [me, 2, "NaN", "-infinity", "0001-01-01 BC", null],
+    [me, 3, "-0.0010", null, null, "ffffffff-ffff-ffff-ffff-ffffffffffff"],
+  ];
+  for (const row of rows) await db.query("insert into compat_node_typed values ($1, $2, $3, $4, $5, $6)", row);
+  const expressions = [
+    ["($3::int8 + $4::numeric)::text", 40000, "0.50"],
+    ["($3::timestamptz - $4)::text", "2026-11-20 12:30:15.123+05:30", "1900-01-01 00:00:00Z"],
+    ["($3::jsonb || $4::jsonb)::text", { a: "ü'\\" }, JSON.stringify([1])],
+    ["(unnest($3::int[]) * $4)::text", [3, 1, me], 2],
+    ["($3::text = any($4))::text", "10", ["9", "10"]],
+    ["concat($3::text, '|', $4::text)", true, "ü\\'\n"],
+  ];
+  for (const [n, [expression, one, other]] of expressions.entries()) {
+    const text = `insert into compat_node_typed (client, n, result) select $1::int, $2::int, ${expression}`;
+    await db.query(text, [me, 100 + n, one, other]);
+    await db.query({ name: `typed ${n}`, text, values: [me, 200 + n, one, other] });
+  }
+  // They are texts; a log, which has no types, looks the same for numbers.
+  for (const [n, expression] of ["($3 < $4)::text", "greatest($3, $4)"].entries()) {
+    await db.query(`insert into compat_node_untyped select $1::int, $2::int, ${expression}`, [me, n, 9, 10]);
+  }
+}
+
+// A prepared statement whose result changes its type.
+async function preparedAgain(db, me) {
+  const table = `compat_node_own_${me}`;
+  await db.query(`create table ${table} (a int, b text)`);
+  await db.query(`insert into ${table} values (1, ''), (2, null)`);
+  const select = { name: "select", text: `select * from ${table} where a = $1`, values: [1] };
+  // In a transaction, since a pooler may have prepared it on another server connection, too.
+  await db.query("begin");
+  await db.query(select);
+  await db.query(`alter table ${table} add c text default 'c'`);
+  await db.query("savepoint s");
+  await assert.rejects(db.query(select), { code: "0A000" });
+  await db.query("rollback to s; commit");
+  await db.query(`update ${table} set b = b || $1`, ["after"]);
 }
 
 // A portal, three rows at a time.
@@ -110,8 +157,8 @@ async function errors(db) {
 
 async function copyBothWays(db, me) {
   const lines = Array.from({ length: 1000 }, (_, n) => `${me}\tcopied ${n}\n`);
-  await pipeline(Readable.from(lines), db.query(copy.from("copy compat_node from stdin")));
-  const query = `copy (select * from compat_node where client = ${me} and note like 'copied%') to stdout`;
+  await pipeline(Readable.from(lines), db.query(copy.from("copy compat_node_copied from stdin")));
+  const query = `copy (select * from compat_node_copied where client = ${me}) to stdout`;
   let received = "";
   for await (const chunk of db.query(copy.to(query))) received += chunk;
   assert.deepEqual(received.match(/.*\n/g).sort(), lines.sort());
@@ -131,9 +178,18 @@ const setUp = new pg.Client();
 await setUp.connect();
 await setUp.query("drop table if exists compat_node");
 await setUp.query("create table compat_node (client int, note text)");
+await setUp.query("drop table if exists compat_node_copied");
+await setUp.query("create table compat_node_copied (client int, note text)");
+await setUp.query("drop table if exists compat_node_typed");
+await setUp.query(`create table compat_node_typed (client int, n int, num numeric, at timestamptz, d date, u uuid,
+  result text)`);
+await setUp.query("drop table if exists compat_node_untyped");
+await setUp.query("create table compat_node_untyped (client int, n int, result text)");
+for (let me = 0; me < CLIENTS; me++) await setUp.query(`drop table if exists compat_node_own_${me}`);
 await setUp.query("drop table if exists compat_node_values");
 await setUp.query(`create table compat_node_values (client int, n int, i int8, f float8, t text, b bytea,
   j jsonb, ints int[], texts text[], primary key (client, n))`);
 await setUp.end();
+await new Promise((resolve) => setTimeout(resolve, 1000 * PAUSE));
 await Promise.all(Array.from({ length: CLIENTS }, (_, me) => client(me)));
 console.log(`node-postgres ${require("pg/package.json").version}: ${CLIENTS} clients ok`);

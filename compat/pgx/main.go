@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const rounds = 20
@@ -31,12 +32,27 @@ func main() {
 	must(err)
 	_, err = db.Exec(ctx, "create table compat_pgx (client int, note text)")
 	must(err)
+	for _, text := range []string{
+		"drop table if exists compat_pgx_copied",
+		"create table compat_pgx_copied (client int, note text)",
+		"drop table if exists compat_pgx_typed",
+		`create table compat_pgx_typed (client int, n int, num numeric, at timestamptz, d date, u uuid, result text)`,
+	} {
+		_, err = db.Exec(ctx, text)
+		must(err)
+	}
+	for me := 0; me < clients; me++ {
+		_, err = db.Exec(ctx, fmt.Sprintf("drop table if exists compat_pgx_own_%d", me))
+		must(err)
+	}
 	_, err = db.Exec(ctx, "drop table if exists compat_pgx_values")
 	must(err)
 	_, err = db.Exec(ctx, `create table compat_pgx_values (client int, n int, i int8, f float8, t text, b bytea,
 		j jsonb, ints int[], texts text[], primary key (client, n))`)
 	must(err)
 	must(db.Close(ctx))
+	pause, _ := strconv.Atoi(os.Getenv("PAUSE"))
+	time.Sleep(time.Duration(pause) * time.Second)
 	done := make(chan error)
 	for me := 0; me < clients; me++ {
 		go func(me int) { done <- client(ctx, me) }(me)
@@ -78,7 +94,7 @@ func client(ctx context.Context, me int) error {
 			return fmt.Errorf("client %d found %q %q %d", me, shown, echo, sum)
 		}
 	}
-	steps := []func(context.Context, *pgx.Conn, int) error{transactions, values, cursors, failures, copyBothWays, batch}
+	steps := []func(context.Context, *pgx.Conn, int) error{transactions, values, typed, preparedAgain, cursors, failures, copyBothWays, batch}
 	for _, step := range steps {
 		if err := step(ctx, db, me); err != nil {
 			return fmt.Errorf("client %d: %w", me, err)
@@ -191,6 +207,85 @@ func values(ctx context.Context, db *pgx.Conn, me int) error {
 	return nil
 }
 
+// Values whose types the driver takes from the server, in all of its modes.
+func typed(ctx context.Context, db *pgx.Conn, me int) error {
+	at := time.Date(2026, 11, 20, 12, 30, 15, 123456000, time.FixedZone("India", 19800))
+	longAgo := time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
+	modes := []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	}
+	var number pgtype.Numeric
+	if err := number.Scan("12345678901234567890.000000001"); err != nil {
+		return err
+	}
+	expressions := []struct {
+		text       string
+		one, other any
+	}{
+		{"($3::int8 + $4::numeric)::text", int64(40000), number},
+		{"($3::text < $4::text)::text", "9", "10"},
+		{"($3::timestamptz - $4)::text", at, longAgo},
+		{"($3::timestamptz - $4::interval)::text", at, time.Duration(3 * time.Second)},
+		{"(unnest($3::int[]) * $4::int)::text", []int32{3, 1, int32(me)}, int32(2)},
+		{"($3::int = any($4::int[]))::text", int32(10), []int32{9, 10}},
+		{"concat($3::bool, '|', $4::text)", true, "ü\\'\n"},
+	}
+	for mode, way := range modes {
+		_, err := db.Exec(ctx, "insert into compat_pgx_typed values ($1, $2, $3, $4, $5, $6)", way, me, mode,
+			number, at, longAgo, "00000000-0000-0000-0000-00000000000a")
+		if err != nil {
+			return fmt.Errorf("mode %v: %w", way, err)
+		}
+		for n, it := range expressions {
+			text := "insert into compat_pgx_typed (client, n, result) select $1::int, $2::int, " + it.text
+			for round := 0; round < 2; round++ {
+				if _, err := db.Exec(ctx, text, way, me, 100*(mode+1)+n, it.one, it.other); err != nil {
+					return fmt.Errorf("mode %v, %s: %w", way, it.text, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// A prepared statement whose result changes its type, one of a name that is used again, and prepared
+// statements that are gone.
+func preparedAgain(ctx context.Context, db *pgx.Conn, me int) error {
+	table := fmt.Sprintf("compat_pgx_own_%d", me)
+	query := "select * from " + table
+	// In a transaction, since a pooler may have prepared it on another server connection, too.
+	steps := []string{
+		"create table " + table + " (a int, b text)",
+		"insert into " + table + " values (1, ''), (2, null)",
+		"begin", query, query, "alter table " + table + " add c text default 'c'", "savepoint s",
+		query, "rollback to s", query, "commit",
+	}
+	for _, step := range steps {
+		rows, err := db.Query(ctx, step)
+		if err == nil {
+			rows.Close()
+			err = rows.Err()
+		}
+		if err != nil && expect(err, "0A000") != nil {
+			return err
+		}
+	}
+	for _, note := range []string{"one", "two"} {
+		text := "update " + table + " set b = b || '" + note + "' || $1"
+		if _, err := db.Prepare(ctx, "again", text); err != nil {
+			return err
+		}
+		if _, err := db.Exec(ctx, "again", "after"); err != nil {
+			return err
+		}
+		if err := db.Deallocate(ctx, "again"); err != nil {
+			return err
+		}
+	}
+	return db.DeallocateAll(ctx)
+}
+
 func cursors(ctx context.Context, db *pgx.Conn, _ int) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "declare parts cursor for select generate_series(1, 25)"); err != nil {
@@ -233,11 +328,11 @@ func copyBothWays(ctx context.Context, db *pgx.Conn, me int) error {
 		rows = append(rows, []any{me, note})
 	}
 	columns := []string{"client", "note"}
-	if _, err := db.CopyFrom(ctx, pgx.Identifier{"compat_pgx"}, columns, pgx.CopyFromRows(rows)); err != nil {
+	if _, err := db.CopyFrom(ctx, pgx.Identifier{"compat_pgx_copied"}, columns, pgx.CopyFromRows(rows)); err != nil {
 		return err
 	}
 	var received strings.Builder
-	query := fmt.Sprintf("copy (select note from compat_pgx where client = %d and note like 'copied%%') to stdout", me)
+	query := fmt.Sprintf("copy (select note from compat_pgx_copied where client = %d) to stdout", me)
 	if _, err := db.PgConn().CopyTo(ctx, &received, query); err != nil {
 		return err
 	}

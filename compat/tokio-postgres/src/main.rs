@@ -1,6 +1,11 @@
 //! tokio-postgres through the pooler: each client is a task with a connection of its own.
 
-use std::{env, error::Error, future::poll_fn, time::Duration};
+use std::{
+    env,
+    error::Error,
+    future::poll_fn,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use futures_util::{SinkExt as _, TryStreamExt as _, future::try_join_all, pin_mut};
 use tokio_postgres::{
@@ -10,6 +15,9 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
+/// Ends once the client is dropped.
+type Connection = tokio::task::JoinHandle<Result<(), tokio_postgres::Error>>;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUNDS: i32 = 20;
@@ -17,25 +25,44 @@ const ROUNDS: i32 = 20;
 #[tokio::main]
 async fn main() -> Outcome {
     let clients: i32 = env::var("CLIENTS").map_or(Ok(50), |text| text.parse())?;
-    let db = connect("tokio").await?;
+    let (db, connection) = connect("tokio").await?;
     db.batch_execute("drop table if exists compat_tokio").await?;
     db.batch_execute("create table compat_tokio (client int, note text)").await?;
+    db.batch_execute(
+        "drop table if exists compat_tokio_copied; create table compat_tokio_copied (client int, note text);
+         drop table if exists compat_tokio_untyped;
+         create table compat_tokio_untyped (client int, result text);
+         drop table if exists compat_tokio_typed;
+         create table compat_tokio_typed (client int, n int, at timestamptz, result text)",
+    )
+    .await?;
+    for me in 0..clients {
+        db.batch_execute(&format!("drop table if exists compat_tokio_own_{me}")).await?;
+    }
     db.batch_execute("drop table if exists compat_tokio_values").await?;
     db.batch_execute(
         "create table compat_tokio_values (client int, n int, i int8, f float8, t text, b bytea, j jsonb, \
          ints int[], texts text[], primary key (client, n))",
     )
     .await?;
+    db.batch_execute(
+        "drop table if exists compat_tokio_values_copied;
+         create table compat_tokio_values_copied (client int, n int, b bytea)",
+    )
+    .await?;
+    drop(db);
+    connection.await??;
+    let pause = env::var("PAUSE").map_or(Ok(0), |text| text.parse())?;
+    tokio::time::sleep(Duration::from_secs(pause)).await;
     let tasks = (0..clients).map(|me| async move { tokio::spawn(client(me)).await? });
     try_join_all(tasks).await?;
     println!("tokio-postgres: {clients} clients ok");
     Ok(())
 }
 
-async fn connect(name: &str) -> Outcome<Client> {
+async fn connect(name: &str) -> Outcome<(Client, Connection)> {
     let (client, connection) = config(name)?.connect(NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
+    Ok((client, tokio::spawn(connection)))
 }
 
 fn config(name: &str) -> Outcome<Config> {
@@ -52,7 +79,7 @@ fn config(name: &str) -> Outcome<Config> {
 
 async fn client(me: i32) -> Outcome {
     let name = format!("tokio-{me}");
-    let mut db = connect(&name).await?;
+    let (mut db, connection) = connect(&name).await?;
     let sum = db.prepare("select $1::int * 1000 + $2::int, $3::text").await?;
     for round in 0..ROUNDS {
         let shown: String = db.query_one("show application_name", &[]).await?.get(0);
@@ -68,12 +95,16 @@ async fn client(me: i32) -> Outcome {
     }
     transactions(&mut db, me).await?;
     values(&db, me).await?;
+    typed(&db, me).await?;
+    prepared_again(&mut db, me).await?;
     errors(&db).await?;
     copy(&db, me).await?;
     notifications(me).await?;
     if me % 10 == 0 {
         cancellation(&db).await?;
     }
+    drop(db);
+    connection.await??;
     Ok(())
 }
 
@@ -163,7 +194,7 @@ async fn values(db: &Client, me: i32) -> Outcome {
         assert_eq!((row.get(5), row.get(6)), (ints.clone(), texts.clone()));
     }
     // COPY in binary form, both ways.
-    let sink = db.copy_in("copy compat_tokio_values (client, n, b) from stdin binary").await?;
+    let sink = db.copy_in("copy compat_tokio_values_copied (client, n, b) from stdin binary").await?;
     let types = [Type::INT4, Type::INT4, Type::BYTEA];
     let writer = BinaryCopyInWriter::new(sink, &types);
     pin_mut!(writer);
@@ -172,7 +203,7 @@ async fn values(db: &Client, me: i32) -> Outcome {
     writer.as_mut().write(&[&me, &11, &None::<Vec<u8>>]).await?;
     assert_eq!(writer.finish().await?, 2);
     let query = format!(
-        "copy (select client, n, b from compat_tokio_values where client = {me} and n >= 10 order by n) \
+        "copy (select client, n, b from compat_tokio_values_copied where client = {me} order by n) \
          to stdout binary"
     );
     let stream = BinaryCopyOutStream::new(db.copy_out(&query).await?, &types);
@@ -180,6 +211,59 @@ async fn values(db: &Client, me: i32) -> Outcome {
     let copied: Vec<_> = stream.try_collect().await?;
     let copied: Vec<Option<Vec<u8>>> = copied.iter().map(|row| row.get(2)).collect();
     assert_eq!(copied, [Some(bytes), None]);
+    Ok(())
+}
+
+/// Values of the types that the server infers, or the statement declares; always binary.
+async fn typed(db: &Client, me: i32) -> Outcome {
+    let at = UNIX_EPOCH + Duration::from_micros(1_795_158_015_123_456);
+    let row = "insert into compat_tokio_typed (client, n, at) values ($1, $2, $3)";
+    db.execute(row, &[&me, &1, &at]).await?;
+    db.execute(row, &[&me, &2, &None::<SystemTime>]).await?;
+    let expressions: [(&str, [(&(dyn ToSql + Sync), Type); 2]); 6] = [
+        ("($3 + $4)::text", [(&40_000_i64, Type::INT8), (&1_i16, Type::INT2)]),
+        ("($3 < $4)::text", [(&9, Type::INT4), (&10, Type::INT4)]),
+        ("greatest($3, $4)::text", [(&9_i64, Type::INT8), (&10, Type::INT4)]),
+        ("($3 - $4)::text", [(&at, Type::TIMESTAMPTZ), (&UNIX_EPOCH, Type::TIMESTAMPTZ)]),
+        ("(unnest($3) * $4)::text", [(&vec![3, 1, me], Type::INT4_ARRAY), (&2, Type::INT4)]),
+        ("concat($3, '|', $4)", [(&true, Type::BOOL), (&"ü\\'\n", Type::TEXT)]),
+    ];
+    for (n, (text, [(one, one_type), (other, other_type)])) in (0_i32..).zip(expressions) {
+        let text = format!("insert into compat_tokio_typed (client, n, result) select $1, $2, {text}");
+        let types = [Type::INT4, Type::INT4, one_type, other_type];
+        let insert = db.prepare_typed(&text, &types).await?;
+        for round in 1..3 {
+            db.execute(&insert, &[&me, &(100 * round + n), one, other]).await?;
+        }
+    }
+    // A text that a log, which has no types, shows as it would show a number.
+    let text = "insert into compat_tokio_untyped select $1, jsonb_build_array($2, $3)::text";
+    let insert = db.prepare_typed(text, &[Type::INT4, Type::INT4, Type::TEXT]).await?;
+    db.execute(&insert, &[&me, &5, &"5"]).await?;
+    Ok(())
+}
+
+/// A prepared statement whose result changes its type, and one that is prepared again.
+async fn prepared_again(db: &mut Client, me: i32) -> Outcome {
+    let table = format!("compat_tokio_own_{me}");
+    db.batch_execute(&format!(
+        "create table {table} (a int, b text); insert into {table} values (1, ''), (2, null)"
+    ))
+    .await?;
+    // In a transaction, since a pooler may have prepared it on another server connection, too.
+    let mut transaction = db.transaction().await?;
+    let select = transaction.prepare(&format!("select * from {table} where a = $1")).await?;
+    transaction.query(&select, &[&1]).await?;
+    transaction.batch_execute(&format!("alter table {table} add c text default 'c'")).await?;
+    let savepoint = transaction.transaction().await?;
+    let error = savepoint.query(&select, &[&1]).await.expect_err("its result has another type");
+    assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+    savepoint.rollback().await?;
+    drop(select);
+    let select = transaction.prepare(&format!("select * from {table} where a = $1")).await?;
+    assert_eq!(transaction.query(&select, &[&1]).await?.len(), 1);
+    transaction.commit().await?;
+    db.execute(&format!("update {table} set b = b || $1"), &[&"after"]).await?;
     Ok(())
 }
 
@@ -195,14 +279,14 @@ async fn errors(db: &Client) -> Outcome {
 
 async fn copy(db: &Client, me: i32) -> Outcome {
     let mut lines: Vec<String> = (0..1000).map(|n| format!("{me}\tcopied {n}\n")).collect();
-    let sink = db.copy_in("copy compat_tokio from stdin").await?;
+    let sink = db.copy_in("copy compat_tokio_copied from stdin").await?;
     pin_mut!(sink);
     for line in &lines {
         sink.send(std::io::Cursor::new(line.clone().into_bytes())).await?;
     }
     assert_eq!(sink.finish().await?, 1000);
     let query = format!(
-        "copy (select * from compat_tokio where client = {me} and note like 'copied%') to stdout"
+        "copy (select * from compat_tokio_copied where client = {me}) to stdout"
     );
     let chunks: Vec<_> = db.copy_out(&query).await?.try_collect().await?;
     let received = String::from_utf8(chunks.concat())?;

@@ -6,7 +6,8 @@ mod inputs;
 mod problems;
 
 use howdah_log_input::{LogSeverity, shorten};
-use howdah_traffic::{ActionRef, CopyDirection, EventRef, Kind, OutcomeRef};
+use howdah_sql::ClientCopy;
+use howdah_traffic::{ActionRef, BoundRef, CopyDirection, EventRef, Kind, OutcomeRef};
 use serde::{Serialize, Serializer};
 
 pub(crate) use self::problems::LogPosition;
@@ -101,6 +102,7 @@ impl ImportSummary {
         }
         match &event.action {
             ActionRef::Copy { direction: CopyDirection::In, .. } => facts.copies_in += 1,
+            ActionRef::Execute(bound) if is_copy_from_client(bound) => facts.copies_in += 1,
             ActionRef::Bind(bound) | ActionRef::Execute(bound) => match bound.parameters {
                 None => facts.executions_without_values += 1,
                 Some(values) => {
@@ -158,6 +160,11 @@ impl ImportSummary {
             problem.count += count;
         }
     }
+}
+
+/// Whether a prepared statement is a `COPY … FROM STDIN`.
+fn is_copy_from_client(bound: &BoundRef<'_>) -> bool {
+    ClientCopy::of_prepared(bound.sql.as_bytes()) == Some(ClientCopy::FromStdin)
 }
 
 /// Whether the text of an action, and the values of a Bind or an Execute, are UTF-8.

@@ -18,7 +18,6 @@
 //! an action starts earlier than the message about its end, by the logged duration.
 
 mod action_buffer;
-mod copy_direction;
 mod failure;
 mod message;
 mod names;

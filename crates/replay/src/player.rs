@@ -4,6 +4,7 @@
 //! replies, and the player returns what to do, so its decisions can be tested without a server.
 
 mod batch;
+mod deallocate;
 mod in_flight;
 mod messages;
 mod order_hold;
@@ -17,8 +18,10 @@ use std::{
 };
 
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
+use howdah_sql::ClientCopy;
 use howdah_traffic::{
-    Action, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text, Timestamp,
+    Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text, Timestamp,
+    WireDetail,
 };
 
 pub(crate) use self::{
@@ -117,17 +120,21 @@ pub(crate) struct Player {
 struct PreparedText {
     sql: Text,
     types: Vec<u32>,
+    /// Whether it failed because its result has changed. Then it fails until it is prepared again,
+    /// which a log does not always show.
+    is_stale: bool,
 }
 
 impl PreparedText {
     /// Returns the text and types that a Parse for this event prepares.
     fn for_event(item: &ScheduledEvent) -> Self {
         let sql = item.event.action.sql().cloned().unwrap_or_default();
-        Self { sql, types: item.types().to_vec() }
+        Self { sql, types: item.types().to_vec(), is_stale: false }
     }
 
     fn matches(&self, item: &ScheduledEvent) -> bool {
-        item.event.action.sql() == Some(&self.sql) && self.types == item.types()
+        let is_usable = !self.is_stale || item.event.outcome.failed();
+        is_usable && item.event.action.sql() == Some(&self.sql) && self.types == item.types()
     }
 }
 
@@ -330,6 +337,9 @@ impl Player {
             Action::Execute(bound) if sets_removed_password(bound.sql.as_bytes()) => {
                 Some(SkipCause::RemovedPassword)
             }
+            Action::Execute(bound) if is_missing_copy_data(event, bound) => {
+                Some(SkipCause::CopyData)
+            }
             Action::Bind(bound) | Action::Execute(bound) => {
                 parameters_skip_reason(bound.parameters.as_deref())
             }
@@ -531,7 +541,15 @@ impl Player {
     /// Completes the batch in flight, once all its replies have arrived.
     fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
-        if flight.failure.is_some() {
+        if let Some(failure) = &flight.failure {
+            // 0A000 feature_not_supported: `cached plan must not change result type`.
+            if failure.sqlstate == SqlState::new(b"0A000")
+                && let Some(failed) = flight.parts.iter().find(|part| part.completed.is_none())
+                && let Action::Bind(bound) | Action::Execute(bound) = &failed.item.event.action
+                && let Some(prepared) = self.statements.get_mut(&bound.statement)
+            {
+                prepared.is_stale = true;
+            }
             // Statements prepared earlier remain prepared. It is unknown whether the failed batch
             // prepared any, so those are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
@@ -626,6 +644,15 @@ const FAILING_SQL: &[u8] = b"select 'failed in the capture by a conflict'::pg_ca
 fn has_copy_data(event: &Event) -> bool {
     let copy = event.wire.as_ref().and_then(|wire| wire.copy_in.as_ref());
     copy.is_some_and(|copy| copy.data.iter().all(Option::is_some))
+}
+
+/// Whether an Execute would wait for rows that are not in the capture. If it were sent, it would
+/// have to fail, and with it the rest of its transaction.
+fn is_missing_copy_data(event: &Event, bound: &Bound) -> bool {
+    match event.wire.as_deref() {
+        Some(WireDetail { copy_in, .. }) => copy_in.is_some() && !has_copy_data(event),
+        None => ClientCopy::of_prepared(bound.sql.as_bytes()) == Some(ClientCopy::FromStdin),
+    }
 }
 
 /// Maximum bytes of one CopyData message.

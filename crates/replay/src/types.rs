@@ -221,7 +221,7 @@ impl ParameterTypes {
     }
 
     /// Records that the server refused a statement without types, if the error may be due to
-    /// missing types. Returns true if types should be tried.
+    /// missing types. Returns true if it should be sent again, with types that are known or tried.
     pub(crate) fn record_refusal(&self, event: &Event, failure: &ReplayFailure) -> bool {
         let Some(sql) = event.action.sql().filter(|_| is_missing_types(failure)) else {
             return false;
@@ -230,7 +230,9 @@ impl ParameterTypes {
         let mut inner = self.lock();
         let key = inner.key(event, sql, count);
         match inner.statements.get(&key) {
-            Some(TypingState::Untypable | TypingState::Typed(_)) => false,
+            Some(TypingState::Untypable) => false,
+            // Another session found the types after this statement was sent.
+            Some(TypingState::Typed(_)) => true,
             Some(TypingState::Refused | TypingState::AsIs | TypingState::Untried(_)) | None => {
                 inner.insert(key, TypingState::Refused);
                 true

@@ -15,6 +15,7 @@
 //! ```
 
 mod cache;
+mod client_copy;
 mod command;
 mod fingerprint;
 mod functions;
@@ -29,6 +30,7 @@ mod split;
 mod transaction;
 
 pub use cache::{CachedShape, Fingerprinter};
+pub use client_copy::ClientCopy;
 pub use command::SqlCommand;
 pub use fingerprint::{Fingerprint, ParseFingerprintError, fingerprint};
 pub use functions::{is_side_effect_free, is_side_effect_free_builtin};

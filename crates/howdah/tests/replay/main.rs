@@ -11,6 +11,7 @@ mod faults;
 mod guard;
 mod interrupt;
 mod log_pipelines;
+mod logged_session;
 mod login_settings;
 mod logins;
 mod logs;

@@ -82,7 +82,9 @@ impl SessionTable {
         *slot = Some(at);
         // The steps before the error are over, even if the error does not become an event.
         let previous_step = std::mem::take(&mut session.last_step);
-        let Some(action) = failed_action(session, &previous_step, record, texts, output.summary)
+        let name = stale_plan_name(session, record);
+        let Some(action) =
+            failed_action(session, &previous_step, record, &name, texts, output.summary)
         else {
             return false;
         };
@@ -170,11 +172,24 @@ fn outcome<'a>(record: &LogRecord<'a>) -> OutcomeRef<'a> {
     }
 }
 
-/// Returns the failed action with its parameters.
+/// Returns the name of the prepared statement whose Bind failed because its result has changed
+/// since it was prepared. The record has only its text; prepared again, it would not fail.
+///
+/// Source: `RevalidateCachedQuery` in `plancache.c`.
+fn stale_plan_name(session: &TrackedSession, record: &LogRecord<'_>) -> Vec<u8> {
+    let is_stale = record.message() == b"cached plan must not change result type";
+    let sql = record.statement().filter(|_| is_stale);
+    let name = sql.and_then(|sql| session.prepared.name_of(Hashed::new(sql)));
+    name.unwrap_or_default().to_vec()
+}
+
+/// Returns the failed action with its parameters. A statement of which the record has only the text
+/// has `name`.
 fn failed_action<'a>(
     session: &TrackedSession,
     previous_step: &'a LastLoggedStep,
     record: &LogRecord<'a>,
+    name: &'a [u8],
     texts: &'a mut TextDecoders,
     summary: &mut ImportSummary,
 ) -> Option<ActionRef<'a>> {
@@ -184,7 +199,7 @@ fn failed_action<'a>(
     let known = match (record.statement(), step) {
         (_, Some(_)) => previous_step.bound(),
         (Some(statement), None) => BoundRef {
-            statement: b"",
+            statement: name,
             portal: b"",
             sql: Hashed::new(statement),
             parameters: no_values(statement),
@@ -199,6 +214,7 @@ fn failed_action<'a>(
         (Some(StepKind::Parse), _) => ActionRef::Parse { statement, sql },
         (_, Some(StepKind::Bind)) => ActionRef::Execute(known),
         (Some(StepKind::Bind), _) | (_, Some(_)) => ActionRef::Bind(known),
+        _ if !statement.is_empty() => ActionRef::Execute(known),
         // The step is unknown only in a stderr log without command tags. A text with placeholders
         // cannot be a simple query.
         _ if session.bare_durations.count > 0 => ActionRef::Bind(known),

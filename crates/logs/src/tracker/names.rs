@@ -91,6 +91,14 @@ impl PreparedNames {
         self.is_new
     }
 
+    /// Returns the name under which `sql` was prepared last, if it has a name.
+    pub(crate) fn name_of(&self, sql: Hashed<'_>) -> Option<&[u8]> {
+        let (older, newer) = self.statements.split_at(self.next);
+        let mut latest_first = older.iter().rev().chain(newer.iter().rev());
+        let found = latest_first.find(|it| it.hash == sql.hash() && !it.name.is_empty())?;
+        Some(&found.name)
+    }
+
     /// Whether `sql` is the text of the prepared statement `name`; `None` if the name is not known.
     fn has_text(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
         let name_key = name_prefix(name);
@@ -341,6 +349,22 @@ mod tests {
         known.insert(b"a", Hashed::new(b"select 3"));
         assert_eq!(read("a/b/c: select 2", &known), triple("a/b", "c", "select 2"));
         assert_eq!(read("a/b/c: select 3", &known), triple("a", "b/c", "select 3"));
+    }
+
+    #[test]
+    fn text_has_name_of_its_latest_statement() {
+        let mut known = PreparedNames::default();
+        let sql = Hashed::new(b"select 1");
+        for name in ["", "s1", "s2", ""] {
+            known.insert(name.as_bytes(), sql);
+        }
+        known.insert(b"s3", Hashed::new(b"select 3"));
+        assert_eq!(known.name_of(sql), Some(&b"s2"[..]));
+        assert_eq!(known.name_of(Hashed::new(b"select 2")), None);
+        for number in 4..70 {
+            known.insert(format!("s{number}").as_bytes(), sql);
+        }
+        assert_eq!(known.name_of(sql), Some(&b"s69"[..]));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Handles messages about the start of a step, its end, or both.
 
-use howdah_traffic::{ActionRef, BoundRef, Hashed, OutcomeRef, ParametersRef, Source};
+use howdah_sql::ClientCopy;
+use howdah_traffic::{
+    ActionRef, BoundRef, CopyDirection, Hashed, OutcomeRef, ParametersRef, Source,
+};
 
 use super::{
     TextDecoders,
-    copy_direction::copy_direction,
     message::ProtocolStep,
     names::{self, StepText},
     output::EventOutput,
@@ -210,10 +212,12 @@ fn parse_action<'a>(
 
 /// Returns the action of a Query message.
 pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
-    match copy_direction(sql.as_bytes()) {
-        Some(direction) => ActionRef::Copy { sql, direction },
-        None => ActionRef::Simple { sql },
-    }
+    let direction = match ClientCopy::find(sql.as_bytes()) {
+        Some(ClientCopy::FromStdin) => CopyDirection::In,
+        Some(ClientCopy::ToStdout) => CopyDirection::Out,
+        None => return ActionRef::Simple { sql },
+    };
+    ActionRef::Copy { sql, direction }
 }
 
 /// Returns the values in a record's DETAIL. Without any, a statement without placeholders has no

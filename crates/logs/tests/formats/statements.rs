@@ -549,3 +549,49 @@ fn bare_duration_before_failed_bind_is_its_parse() {
     );
     assert_eq!(summary.facts.executions_without_values, 0);
 }
+
+/// Prepared again under another name, the statement would not fail.
+#[test]
+fn stale_plan_is_that_of_named_statement() {
+    let events = import_events(&[
+        "LOG:  execute S_1: select * from t where a = $1",
+        "DETAIL:  parameters: $1 = '1'",
+        "LOG:  statement: alter table t add b int",
+        "ERROR:  cached plan must not change result type",
+        "CONTEXT:  unnamed portal with parameters: $1 = '2'",
+        "STATEMENT:  select * from t where a = $1",
+        "ERROR:  division by zero",
+        "CONTEXT:  unnamed portal with parameters: $1 = '0'",
+        "STATEMENT:  select * from t where a = $1",
+    ]);
+    assert_eq!(
+        descriptions(&events),
+        [
+            "execute [S_1/] select * from t where a = $1 ('1')",
+            "simple alter table t add b int",
+            "execute [S_1/] select * from t where a = $1 ('2')",
+            "execute [/] select * from t where a = $1 ('0')",
+        ]
+    );
+}
+
+/// Without parameters, it looks like a simple query.
+#[test]
+fn stale_plan_without_parameters_is_no_simple_query() {
+    let events = import_events(&[
+        "LOG:  execute S_1: select * from t",
+        "LOG:  statement: alter table t add b int",
+        "ERROR:  cached plan must not change result type",
+        "STATEMENT:  select * from t",
+    ]);
+    assert_eq!(descriptions(&events)[2], "execute [S_1/] select * from t ()");
+}
+
+#[test]
+fn copy_of_prepared_statement_is_counted() {
+    let (_, summary) = import(log(&[
+        "LOG:  execute s1: copy t (a) from stdin binary",
+        "LOG:  execute s2: copy t (a) to stdout binary",
+    ]));
+    assert_eq!(summary.facts.copies_in, 1);
+}

@@ -5,11 +5,13 @@ use std::borrow::Cow;
 use howdah_session::{ClientSession, EncodeError, RequestId, TransactionStatus};
 use howdah_sql::{SqlCommand, split_statements};
 use howdah_traffic::{
-    Action, Bound, ClientMessage, Event, Kind, NamedObject, Parameter, Text, WireDetail,
+    Action, Bound, ClientMessage, Event, Kind, NamedObject, Parameter, Source, Text, WireDetail,
 };
 use howdah_wire::ValueFormat;
 
-use super::{Player, PreparedText, ScheduledEvent, in_flight::BatchPart};
+use super::{
+    Player, PreparedText, ScheduledEvent, deallocate::deallocated_name, in_flight::BatchPart,
+};
 use crate::{encoding, target::CLIENT_ENCODING};
 
 impl Player {
@@ -33,6 +35,7 @@ impl Player {
             let mut is_prepared = false;
             let request = match &event.action {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
+                    self.prepare_unknown(event, sql, client)?;
                     self.drop_deallocated(sql);
                     this.request = Some(client.query(&statement_text(event, sql, client))?);
                     return Ok(());
@@ -189,18 +192,43 @@ impl Player {
         Ok(())
     }
 
-    /// Forgets all prepared statements if `sql` contains a DEALLOCATE or DISCARD, so that they are
-    /// prepared again before use: only the server knows which names remain.
+    /// Prepares an empty statement before a DEALLOCATE of a name that is not known to be prepared.
+    /// A log shows no names of statements that were never executed, or only failed in Bind. The
+    /// DEALLOCATE would fail without the statement, and with it its transaction.
+    fn prepare_unknown(
+        &self,
+        event: &Event,
+        sql: &Text,
+        client: &mut ClientSession,
+    ) -> Result<(), EncodeError> {
+        if event.source == Source::Wire || event.outcome.failed() {
+            return Ok(());
+        }
+        let Some(name) = deallocated_name(sql.as_bytes()) else { return Ok(()) };
+        if !self.statements.contains_key(&Text::from(&*name)) {
+            client.close_statement(&name)?;
+            client.parse(&name, b"", &[])?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what a DEALLOCATE or DISCARD drops, so that it is prepared again before use: one
+    /// statement, or all if `sql` is more than one DEALLOCATE of a name.
     fn drop_deallocated(&mut self, sql: &Text) {
+        if self.statements.is_empty() {
+            return;
+        }
         let deallocates =
             |one| matches!(SqlCommand::from_sql(one), SqlCommand::Deallocate | SqlCommand::Discard);
         let sql = sql.as_bytes().trim_ascii_end();
         let single = !sql.strip_suffix(b";").unwrap_or(sql).contains(&b';');
         // Most texts are decided by their first word, many without any lookup.
-        if !self.statements.is_empty()
-            && if single { deallocates(sql) } else { split_statements(sql).any(deallocates) }
-        {
-            self.statements.clear();
+        if !(if single { deallocates(sql) } else { split_statements(sql).any(deallocates) }) {
+            return;
+        }
+        match deallocated_name(sql) {
+            Some(name) => drop(self.statements.remove(&Text::from(&*name))),
+            None => self.statements.clear(),
         }
     }
 

@@ -405,6 +405,7 @@ fn events_with_missing_data_are_skipped_with_reason() {
         (Action::Execute(unknown), SkipCause::UnknownParameters),
         (Action::Execute(cut), SkipCause::TruncatedParameter),
         (rows, SkipCause::CopyData),
+        (Action::Execute(bound("s", "", "copy t from stdin binary", &[])), SkipCause::CopyData),
         (Action::Call { function: "random".into() }, SkipCause::CallArguments),
         (Action::Cancel, SkipCause::NothingToCancel),
     ];
@@ -575,6 +576,70 @@ fn deallocated_statements_are_prepared_again() {
             "{statement:?}"
         );
     }
+}
+
+/// pgx prepares such a statement again under its old name, which a stderr log does not show.
+#[test]
+fn stale_statement_is_prepared_again() {
+    let mut fixture = PlayerFixture::connected();
+    for at in 0..3 {
+        fixture.event(at, Action::Execute(bound("s", "", "select 1", &[])));
+    }
+    fixture.at(9);
+    let answer = [CLOSED, PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    fixture.server(&answer);
+    fixture.at(9);
+    let mut failed = Vec::new();
+    let fields: [(u8, &[u8]); 3] = [(b'S', b"ERROR"), (b'C', b"0A000"), (b'M', b"stale plan")];
+    say::error_response(&mut failed, fields).unwrap();
+    failed.extend(ready(TransactionStatus::Idle));
+    fixture.server(&failed);
+    fixture.sent();
+    fixture.at(9);
+    let prepared = "close-statement(s) parse(s:select 1)";
+    assert_eq!(fixture.sent(), format!("{prepared} bind(s/:) execute(:0) sync"));
+}
+
+#[test]
+fn deallocate_of_name_leaves_others() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+    fixture.event(1, Action::Execute(bound("s2", "", "select 2", &[])));
+    fixture.event(2, simple("DEALLOCATE s2;"));
+    fixture.event(3, Action::Execute(bound("s1", "", "select 1", &[])));
+    let answer = [BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    for _ in 0..2 {
+        fixture.at(9);
+        fixture.server(&[CLOSED, PARSED, &answer].concat());
+    }
+    fixture.at(9);
+    fixture.server(&done(b"DEALLOCATE", TransactionStatus::Idle));
+    fixture.sent();
+    fixture.at(9);
+    assert_eq!(fixture.sent(), "bind(s1/:) execute(:0) sync");
+}
+
+/// PDO deallocates every statement that it prepared, also one that failed in Bind and has no name
+/// in the log.
+#[test]
+fn deallocated_name_exists() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.event(0, Action::Execute(bound("s1", "", "select 1", &[])));
+    fixture.event(1, simple("deallocate s1"));
+    fixture.event(2, simple("DEALLOCATE pdo_stmt_2"));
+    fixture.at(9);
+    fixture.sent();
+    let answer = [CLOSED, PARSED, BOUND, &done(b"SELECT 1", TransactionStatus::Idle)].concat();
+    fixture.server(&answer);
+    fixture.at(9);
+    assert_eq!(fixture.sent(), "query(deallocate s1)");
+    fixture.server(&done(b"DEALLOCATE", TransactionStatus::Idle));
+    fixture.at(9);
+    let prepared = "close-statement(pdo_stmt_2) parse(pdo_stmt_2:)";
+    assert_eq!(fixture.sent(), format!("{prepared} query(DEALLOCATE pdo_stmt_2)"));
+    let answer = [CLOSED, PARSED, &done(b"DEALLOCATE", TransactionStatus::Idle)].concat();
+    let finished = fixture.server(&answer);
+    assert!(matches!(&finished[..], [one] if matches!(one.end, EventEnd::Done)));
 }
 
 #[test]
