@@ -106,7 +106,7 @@ pub(crate) struct Player {
     has_disconnected: bool,
     fetch_rows: u32,
     /// Startup parameters of the session's login, if captured.
-    settings: Vec<(Text, Text)>,
+    pub(crate) settings: Vec<(Text, Text)>,
     /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
     /// The next trial of types for the event at the front.
@@ -163,11 +163,6 @@ impl Player {
             trial: None,
             order: OrderHold::default(),
         }
-    }
-
-    /// Returns the startup parameters of the session's login, if captured.
-    pub(crate) fn settings(&self) -> &[(Text, Text)] {
-        &self.settings
     }
 
     /// Queues the session's next event.

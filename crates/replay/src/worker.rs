@@ -294,7 +294,7 @@ impl ReplayWorker {
         let event = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
         let Some(event) = event else { return };
         let event = [&*event.user, &event.database, &event.application];
-        let login = self.shared.logins.login(event, player.settings());
+        let login = self.shared.logins.login(event, &player.settings);
         player.link_state = LinkState::Connecting;
         slot_entry.connecting = Some((item, now));
         let begun = Link::open(&self.shared.dialer, login)
