@@ -83,7 +83,10 @@ fn unreadable<E>(names: &[String], error: &ReadFilesError<E>) -> Option<LoggingD
             let found = format!("line {line} is in {language}: {excerpt:?}");
             ("a translated log", Finding::new(LogSetting::Messages, found))
         }
-        ImportError::UnknownFormat { line, excerpt, .. } if has_label(excerpt) => {
+        ImportError::UnknownFormat { line, excerpt, .. }
+        | ImportError::WithoutTimes { line, excerpt, .. }
+            if has_label(excerpt) =>
+        {
             let found = format!("no timestamp found in lines such as line {line}: {excerpt:?}");
             ("a log without timestamps", Finding::new(LogSetting::LinePrefix, found))
         }
