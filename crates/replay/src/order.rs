@@ -78,6 +78,9 @@ pub(crate) struct TransactionEnd {
     number: u64,
 }
 
+/// A time after all captured ones.
+const NEVER: Timestamp = Timestamp::from_micros(i64::MAX);
+
 /// The progress of a replay in the captured order of commits, shared by its threads.
 #[derive(Debug)]
 pub(crate) struct CommitOrder {
@@ -100,6 +103,8 @@ struct OrderState {
     waiting: HashMap<SessionId, WaitingSession>,
     /// Process ids of the backends that serve the sessions.
     backends: HashMap<SessionId, i32>,
+    /// The earliest time that a waiting session needs, or an earlier one.
+    first_need: Timestamp,
     wakers: Vec<Waker>,
     inversions: u64,
     is_over: bool,
@@ -122,6 +127,7 @@ impl CommitOrder {
                 read_until: Timestamp::from_micros(i64::MIN),
                 waiting: HashMap::new(),
                 backends: HashMap::new(),
+                first_need: NEVER,
                 wakers: Vec::new(),
                 inversions: 0,
                 is_over: false,
@@ -156,30 +162,30 @@ impl CommitOrder {
     pub(super) fn read(&self, until: Timestamp) {
         let mut state = self.state.lock();
         state.read_until = until;
-        self.advance(&state);
+        self.advance(&mut state);
     }
 
     /// Records that all events have been read.
     pub(crate) fn finish_reading(&self) {
-        self.read(Timestamp::from_micros(i64::MAX));
+        self.read(NEVER);
     }
 
     /// Records that a transaction has ended in the replay, in whatever way.
     pub(crate) fn transaction_ended(&self, end: TransactionEnd) {
         let mut state = self.state.lock();
         state.pending.remove(&end);
-        self.advance(&state);
+        self.advance(&mut state);
     }
 
     /// Publishes how far the order has advanced, and wakes the workers if sessions may have waited
     /// for that.
-    fn advance(&self, state: &OrderState) {
+    fn advance(&self, state: &mut OrderState) {
         let first = state.pending.keys().next().map(|end| end.time);
         let clear = first.map_or(state.read_until, |first| first.min(state.read_until));
-        let before = self.clear_until.swap(clear.as_micros(), Ordering::AcqRel);
-        let is_reached =
-            |waiting: &WaitingSession| waiting.needs <= clear && waiting.needs.as_micros() > before;
-        if state.waiting.values().any(is_reached) {
+        self.clear_until.store(clear.as_micros(), Ordering::Release);
+        if clear >= state.first_need {
+            let needs = state.waiting.values().map(|waiting| waiting.needs);
+            state.first_need = needs.filter(|needs| *needs > clear).min().unwrap_or(NEVER);
             state.wakers.iter().for_each(Waker::wake);
         }
     }
@@ -188,6 +194,7 @@ impl CommitOrder {
     pub(crate) fn start_wait(&self, session: &SessionId, needs: Timestamp) {
         let mut state = self.state.lock();
         state.waiting.insert(session.clone(), WaitingSession { needs, is_released: false });
+        state.first_need = state.first_need.min(needs);
         // The last transaction may have ended since the session looked.
         if self.clear_until() >= needs {
             state.wakers.iter().for_each(Waker::wake);

@@ -47,14 +47,14 @@ fn idle_time_is_left_out() {
     let Some(fixture) = ReplayFixture::new("idle_time") else { return };
     let mut log = LogBuilder::new("idle_time");
     log.connect(0, 1);
-    // An hour of nothing between two statements, and another one after them.
-    log.query(100, 1, "select 1").query(3_600_000, 1, "select 2").query(7_200_000, 1, "select 3");
+    // Twenty minutes without a statement, and twenty more.
+    log.query(100, 1, "select 1").query(1_200_000, 1, "select 2").query(2_400_000, 1, "select 3");
     let replayed = fixture.replay(&log.text, &["--skip-idle", "200ms"]);
     replayed.assert_all_done();
     let due: Vec<_> = replayed.executions().iter().map(|outcome| outcome.due_us).collect();
     assert_eq!(due, [100_000, 300_000, 500_000]);
-    assert_eq!(replayed.report["idle_skipped_s"], 7_199.5);
-    assert_eq!(replayed.report["captured_s"], 7_200.0);
+    assert_eq!(replayed.report["idle_skipped_s"], 2_399.5);
+    assert_eq!(replayed.report["captured_s"], 2_400.0);
 }
 
 fn check_rate(database: &str, rate: f64) {
