@@ -215,9 +215,9 @@ impl OutstandingRequests {
             .any(|entry| entry.ends_batch() && entry.target != ReplyTarget::Parameters)
     }
 
-    /// Whether at most one batch or query is outstanding.
+    /// Whether no request follows the batch or query that is being answered.
     pub(crate) fn is_last_batch(&self) -> bool {
-        self.entries.iter().filter(|entry| entry.ends_batch()).count() <= 1
+        self.entries.iter().skip_while(|entry| !entry.ends_batch()).count() <= 1
     }
 
     /// Whether the batch being answered was sent by the pooler for this target.

@@ -199,6 +199,35 @@ fn failed_reset_restores_nothing() {
 }
 
 #[test]
+fn set_before_a_failing_reset_in_the_next_batch_is_reported() {
+    let (mut harness, client, server) = client_with_time_zone();
+    let run = |sql: &str| {
+        [
+            message(b'P', format!("\0{sql}\0\0\0").as_bytes()),
+            message(b'B', b"\0\0\0\0\0\0\0\0"),
+            message(b'E', b"\0\0\0\0\0"),
+        ]
+        .concat()
+    };
+    let (set, reset, sync) =
+        (run("set timezone = 'UTC'"), run("reset timezone"), message(b'S', b""));
+    harness.send_from_client(client, &[set, sync.clone(), reset].concat());
+    harness.sent_to_server(server);
+    let started = [message(b'1', b""), message(b'2', b"")].concat();
+    let done = [started, message(b'C', b"SET\0"), report("UTC"), message(b'Z', b"I")].concat();
+    harness.send_from_server(server, &done);
+    // The report belongs to the SET; the RESET has not even been answered.
+    assert_eq!(harness.sent_to_client(client), done);
+    harness.send_from_client(client, &sync);
+    harness.sent_to_server(server);
+    let error = message(b'E', b"SERROR\0VERROR\0C42601\0Mno\0\0");
+    let failed = [error, message(b'Z', b"I")].concat();
+    harness.send_from_server(server, &failed);
+    assert_eq!(harness.sent_to_client(client), failed);
+    assert_eq!(harness.sent_to_server(server), b"", "nothing is restored");
+}
+
+#[test]
 fn request_after_reset_waits_for_restored_value() {
     let (mut harness, client, server) = client_with_time_zone();
     let (reset, next) = (message(b'Q', b"reset all\0"), message(b'Q', b"select 1\0"));
