@@ -5,8 +5,12 @@ use howdah_wire::{Frame, Frontend};
 
 use crate::prepared::{names::ClientStatements, statements::sql_text};
 
+/// A Query message without a statement, which drops the unnamed prepared statement like any other.
+const EMPTY_QUERY: &[u8] = b"Q\0\0\0\x05\0";
+
 /// Removes from a client's bytes the query strings that are the pooler's own commands, and the
-/// batches that contain such commands.
+/// batches that contain such commands. A query string that drops the client's unnamed statement is
+/// replaced by an empty one.
 pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
     let is_command = |sql: &[u8]| RouteCommand::read(sql).is_some();
     let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {
@@ -19,13 +23,23 @@ pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8
     };
     let (mut kept, mut has_any) = (Vec::new(), false);
     let (mut rest, mut batch, mut is_own) = (&bytes[..], 0, false);
+    let mut has_unnamed = false;
     while let Ok(Some((Frame { tag, body }, later))) = Frame::split(rest, u32::MAX) {
         let whole = &rest[..rest.len() - later.len()];
         rest = later;
         let kind = Frontend::from_tag(tag);
         if kind == Some(Frontend::Query) && is_command(sql_text(body)) {
             has_any = true;
+            if std::mem::take(&mut has_unnamed) {
+                kept.extend_from_slice(EMPTY_QUERY);
+                batch = kept.len();
+            }
             continue;
+        }
+        match kind {
+            Some(Frontend::Parse) => has_unnamed |= body.first() == Some(&0),
+            Some(Frontend::Query) => has_unnamed = false,
+            _ => {}
         }
         is_own |= is_of_command(kind, body);
         kept.extend_from_slice(whole);
@@ -57,6 +71,22 @@ mod tests {
     use howdah_wire::frontend::encode;
 
     use super::*;
+
+    #[test]
+    fn command_drops_unnamed_statement() {
+        let mut bytes = Vec::new();
+        encode::parse(&mut bytes, b"", b"select 1", &[]).unwrap();
+        encode::sync(&mut bytes);
+        let expected = [&bytes[..], EMPTY_QUERY].concat();
+        for _ in 0..2 {
+            encode::query(&mut bytes, b"show shard").unwrap();
+        }
+        let left = strip_commands(bytes, &ClientStatements::default());
+        assert!(left == expected, "{}", left.escape_ascii());
+        let mut empty = Vec::new();
+        encode::query(&mut empty, b"").unwrap();
+        assert_eq!(empty, EMPTY_QUERY);
+    }
 
     #[test]
     fn messages_around_a_command_are_retained() {
