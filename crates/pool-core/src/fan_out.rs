@@ -237,8 +237,7 @@ pub(crate) fn repeat_cancels(
     call: &mut CoreCall<'_>,
     id: ClientId,
 ) {
-    let client = peers.clients.get_mut(id);
-    let Some(fan_out) = client.and_then(|client| client.fan_out.as_mut()) else { return };
+    let Some(fan_out) = peers.fan_out_mut(id) else { return };
     let is_due = call.now.since(fan_out.cancelled_at) >= CANCEL_INTERVAL;
     if !fan_out.is_aborting || fan_out.copy.is_some() || !is_due {
         return;
@@ -268,8 +267,7 @@ pub(crate) fn cancel_request(
     call: &mut CoreCall<'_>,
     id: ClientId,
 ) {
-    let client = peers.clients.get_mut(id);
-    let Some(fan_out) = client.and_then(|client| client.fan_out.as_mut()) else { return };
+    let Some(fan_out) = peers.fan_out_mut(id) else { return };
     if fan_out.acquire_guard.is_none() {
         let (mut error, mut out) = (Vec::new(), Vec::new());
         write_cancelled_error(&mut error);

@@ -43,6 +43,11 @@ impl Peers {
         }
     }
 
+    /// Returns a client's fan-out request, if it has one.
+    pub(crate) fn fan_out_mut(&mut self, id: ClientId) -> Option<&mut ActiveFanOut> {
+        self.clients.get_mut(id)?.fan_out.as_deref_mut()
+    }
+
     /// Sends the gathered bytes to a server.
     pub(crate) fn flush_server(&mut self, id: ServerId, input: &[u8], call: &mut CoreCall<'_>) {
         let Some(backlog) = self.to_server.send(input, PeerId::Server(id), call.io) else { return };

@@ -65,10 +65,7 @@ pub(crate) fn disconnect(
     call: &mut CoreCall<'_>,
     id: ClientId,
 ) {
-    let Some(client) = remove(peers, call, id) else { return };
-    if client.channels.is_some() {
-        call.io.unlisten(id, client.owner_pool, None);
-    }
+    let Some(client) = remove_with_listen(peers, call, id) else { return };
     if let Some(id) = client.server() {
         let has_request =
             peers.servers.get(id).is_some_and(|server| server.outstanding.is_for_client());
@@ -86,14 +83,24 @@ pub(crate) fn terminate(
     call: &mut CoreCall<'_>,
     id: ClientId,
 ) {
-    let Some(client) = remove(peers, call, id) else { return };
-    if client.channels.is_some() {
-        call.io.unlisten(id, client.owner_pool, None);
-    }
+    let Some(client) = remove_with_listen(peers, call, id) else { return };
     call.io.close(PeerId::Client(id));
     if let Some(server) = client.server() {
         cleaning::start(peers, pools, call, server, client.input.padding_bytes());
     }
+}
+
+/// Removes a client and ends its LISTEN.
+fn remove_with_listen(
+    peers: &mut Peers,
+    call: &mut CoreCall<'_>,
+    id: ClientId,
+) -> Option<ClientConnection> {
+    let client = remove(peers, call, id)?;
+    if client.channels.is_some() {
+        call.io.unlisten(id, client.owner_pool, None);
+    }
+    Some(client)
 }
 
 /// Removes a client, records its disconnect in a running capture, and leaves the end of its

@@ -36,8 +36,7 @@ impl FanOuts {
             Some(first) if first != id => Err(TryAcquireError::Busy),
             _ => AcquireGuard::try_acquire(needed),
         };
-        let client = peers.clients.get_mut(id);
-        let Some(fan_out) = client.and_then(|client| client.fan_out.as_mut()) else { return };
+        let Some(fan_out) = peers.fan_out_mut(id) else { return };
         match guard {
             Err(TryAcquireError::Busy) => {
                 if !self.awaiting.contains(&(owner, id)) {

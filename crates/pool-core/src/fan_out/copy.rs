@@ -119,7 +119,7 @@ pub(crate) fn process_input(
 
 fn next_input(peers: &mut Peers, id: ClientId, input: &[u8], at: usize) -> CopyInput {
     let body_bytes_max = peers.body_bytes_max;
-    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let fan_out = peers.fan_out_mut(id);
     let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else {
         return CopyInput::Incomplete;
     };
@@ -157,7 +157,7 @@ fn next_input(peers: &mut Peers, id: ClientId, input: &[u8], at: usize) -> CopyI
 }
 
 fn route_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, bytes: &[u8]) {
-    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let fan_out = peers.fan_out_mut(id);
     let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
     match copying.split(bytes, false) {
         Ok(()) => send_rows(peers, call, id, COPY_DATA_BYTES),
@@ -167,7 +167,7 @@ fn route_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, bytes: &
 
 /// Handles the end of the client's rows: CopyDone, or CopyFail if `is_done` is false.
 fn finish_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, is_done: bool) {
-    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let fan_out = peers.fan_out_mut(id);
     let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
     if is_done && let Err(refusal) = copying.split(b"", true) {
         return refuse_rows(peers, call, id, &refusal);
@@ -188,8 +188,7 @@ fn finish_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, is_done
 fn refuse_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, refusal: &Refusal) {
     let mut error = Vec::new();
     write_refusal(&mut error, refusal);
-    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-    let Some(fan_out) = fan_out else { return };
+    let Some(fan_out) = peers.fan_out_mut(id) else { return };
     let mut out = Vec::new();
     fan_out.merger.refuse(&error, &mut out);
     set_phase(peers, call, id, CopyPhase::Finishing);
@@ -220,7 +219,7 @@ fn send_rows(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, bytes_min
 }
 
 fn set_phase(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId, phase: CopyPhase) {
-    let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
+    let fan_out = peers.fan_out_mut(id);
     if let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) {
         copying.phase = phase;
     }
@@ -273,8 +272,7 @@ pub(super) fn advance(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId) 
                     send_to(peers, call, sub_request, &message);
                 }
             }
-            let fan_out = peers.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
-            let Some(fan_out) = fan_out else { return false };
+            let Some(fan_out) = peers.fan_out_mut(id) else { return false };
             let mut out = Vec::new();
             fan_out.merger.expect_replies(ShardRequest::Commit);
             fan_out.merger.finish_disconnected(&mut out); // In case no shard is left to reply.
