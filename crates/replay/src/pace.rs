@@ -127,8 +127,7 @@ impl IdleTimes {
         if let Some(max) = self.max {
             let idle = event.time.saturating_since(self.busy_until);
             self.skipped += idle.saturating_sub(max);
-            let ran = Duration::from_micros(event.outcome.duration_us.unwrap_or(0));
-            self.busy_until = self.busy_until.max(event.time + ran);
+            self.busy_until = self.busy_until.max(event.captured_end());
         }
         event.time - self.skipped
     }

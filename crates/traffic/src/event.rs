@@ -1,6 +1,6 @@
 //! [`Event`]: an action of a client, and its parts.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{Text, Timestamp, WireDetail};
 
@@ -139,6 +139,12 @@ impl CapturedOutcome {
 }
 
 impl Event {
+    /// Returns the time at which the action ended when it was captured; its start if the duration is
+    /// unknown.
+    pub fn captured_end(&self) -> Timestamp {
+        self.time + Duration::from_micros(self.outcome.duration_us.unwrap_or(0))
+    }
+
     /// Returns the event's [`WireDetail::messages`], if it has any.
     pub fn messages(&self) -> Option<&Text> {
         self.wire.as_ref()?.messages.as_ref()

@@ -54,7 +54,7 @@ impl Sequencer {
             Some(TransactionBlock::Closed) => drop(self.in_block.remove(&event.session)),
             None => {}
         }
-        let end = event.time + Duration::from_micros(event.outcome.duration_us.unwrap_or(0));
+        let end = event.captured_end();
         let ended_at = match block {
             _ if !kind.is_execution() => None,
             // The victim is never held back, so others may wait for it from its start on.
@@ -118,7 +118,7 @@ impl TimeResolution {
         if event.wire.is_some() {
             return Duration::ZERO; // The pooler's own clock, in microseconds.
         }
-        let end = event.time + Duration::from_micros(event.outcome.duration_us.unwrap_or(0));
+        let end = event.captured_end();
         // The log line has the time of the start or that of the end; the other one is computed.
         let is_whole = |time: Timestamp| time.as_micros() % 1_000_000 == 0;
         self.has_milliseconds |= !is_whole(event.time) && !is_whole(end);

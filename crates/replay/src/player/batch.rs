@@ -34,8 +34,7 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
         };
         return pipeline == next_pipeline && fits;
     }
-    let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
-    let gap = next.time.saturating_since(last.time).saturating_sub(worked);
+    let gap = next.time.saturating_since(last.captured_end());
     // A Bind alone has no effect, so it waits for its Execute, however late the Execute is.
     continues_statement(last, next)
         && last.action.sql() == next.action.sql()
