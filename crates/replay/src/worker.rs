@@ -173,8 +173,8 @@ impl ReplayWorker {
             None => {
                 let supply = self.admit(now);
                 self.run_expired_timers(now);
-                if let Some(order) = self.shared.order.clone() {
-                    for slot in self.held.take_freed(&order, &mut self.slots) {
+                if let Some(order) = &self.shared.order {
+                    for slot in self.held.take_freed(order, &mut self.slots) {
                         self.play(slot);
                     }
                 }

@@ -8,7 +8,7 @@ use howdah_dataset::{CalibrationEnd, CalibrationEndReason};
 use parking_lot::{Condvar, Mutex};
 
 use super::CLOSE_TIMEOUT;
-use crate::capacity::Capacity;
+use crate::{capacity::Capacity, target::is_through_pooler};
 
 /// The decision whether a replay executes the calibration statement: a fixed statement that reads
 /// no table, whose duration, on a connection of its own, shows how fast the target is at the
@@ -97,8 +97,8 @@ fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> 
     };
     let row = results.first().and_then(|result| result.rows.first());
     let number = |column| row.and_then(|row| row.text(column)?.parse::<i32>().ok());
-    // A pooler gives its clients process ids that are not those of backends.
-    if number(0).is_none() || number(0) != client.process_id() {
+    let backend = row.and_then(|row| row.text(0));
+    if is_through_pooler(client, backend.as_deref()) {
         let message = "the connection goes through a pooler".to_owned();
         return Some((CalibrationEndReason::Pooler, message));
     }

@@ -12,13 +12,14 @@ use howdah_net::Waker;
 use howdah_traffic::Timestamp;
 
 use super::{CommitOrder, OrderState, WaitingSession};
+use crate::target::is_through_pooler;
 
-/// Time without progress after which the server is asked what the transaction waits for that must
-/// end next, and between two such questions.
+/// Time without progress after which the server is asked for which locks the transaction waits that
+/// must end next, and between two such questions.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time after which all sessions that are held back are released, if the server cannot tell what
-/// that.
+/// Time without progress after which all sessions that are held back are released, if the server
+/// cannot be asked.
 const BLIND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time after which sessions are released that only wait for further input: a log that is being
@@ -162,10 +163,9 @@ impl LockObserver<'_> {
     fn blocking_pairs(&mut self, backends: &BTreeSet<i32>) -> Result<Vec<i32>, String> {
         if self.client.is_none() {
             let mut client = Client::connect(self.target).map_err(|error| error.to_string())?;
-            let own = client.query("select pg_catalog.pg_backend_pid()");
+            let own = client.one_value("select pg_catalog.pg_backend_pid()");
             let own = own.map_err(|error| error.to_string())?;
-            let own = own.first().and_then(|result| result.rows.first()?.text(0)?.parse().ok());
-            if own.is_none() || own != client.process_id() {
+            if is_through_pooler(&client, own.as_deref()) {
                 return Err("the connection goes through a pooler".to_owned());
             }
             self.client = Some(client);
