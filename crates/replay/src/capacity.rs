@@ -1,4 +1,4 @@
-//! [`Capacity`]: the number of sessions that a server can accept.
+//! [`Capacity`]: the number of sessions that a server can accept, and whether a pooler is in between.
 
 use std::fmt;
 
@@ -63,4 +63,11 @@ impl fmt::Display for Capacity {
         }
         f.write_str(")")
     }
+}
+
+/// Whether a connection goes through a pooler, which gives its clients process ids that are not
+/// those of backends. `backend` is the connection's `pg_backend_pid()`.
+pub(crate) fn is_through_pooler(client: &Client, backend: Option<&str>) -> bool {
+    let backend = backend.and_then(|backend| backend.parse::<i32>().ok());
+    backend.is_none() || backend != client.process_id()
 }

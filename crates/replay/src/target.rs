@@ -1,7 +1,7 @@
 //! Logs sessions in to the target server.
 
 use howdah_connect::{
-    AuthFilter, Client, ConnectTarget, Endpoint,
+    AuthFilter, ConnectTarget, Endpoint,
     tls::{self, SslNegotiation},
 };
 use howdah_net::Dialer;
@@ -13,13 +13,6 @@ use crate::{
     encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, run::StartError,
     settings::ReplaySettings,
 };
-
-/// Whether a connection goes through a pooler, which gives its clients process ids that are not
-/// those of backends. `backend` is the connection's `pg_backend_pid()`.
-pub(crate) fn is_through_pooler(client: &Client, backend: Option<&str>) -> bool {
-    let backend = backend.and_then(|backend| backend.parse::<i32>().ok());
-    backend.is_none() || backend != client.process_id()
-}
 
 /// Builds the login of each session.
 #[derive(Debug)]

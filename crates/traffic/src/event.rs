@@ -139,8 +139,8 @@ impl CapturedOutcome {
 }
 
 impl Event {
-    /// Returns the time at which the action ended when it was captured; its start if the duration is
-    /// unknown.
+    /// Returns the time at which the action ended when it was captured; its start if the duration
+    /// is unknown.
     pub fn captured_end(&self) -> Timestamp {
         self.time + Duration::from_micros(self.outcome.duration_us.unwrap_or(0))
     }

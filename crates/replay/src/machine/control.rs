@@ -8,7 +8,7 @@ use howdah_dataset::{CalibrationEnd, CalibrationEndReason};
 use parking_lot::{Condvar, Mutex};
 
 use super::CLOSE_TIMEOUT;
-use crate::{capacity::Capacity, target::is_through_pooler};
+use crate::capacity::{Capacity, is_through_pooler};
 
 /// The decision whether a replay executes the calibration statement: a fixed statement that reads
 /// no table, whose duration, on a connection of its own, shows how fast the target is at the

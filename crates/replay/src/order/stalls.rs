@@ -12,7 +12,7 @@ use howdah_net::Waker;
 use howdah_traffic::Timestamp;
 
 use super::{CommitOrder, OrderState, WaitingSession};
-use crate::target::is_through_pooler;
+use crate::capacity::is_through_pooler;
 
 /// Time without progress after which the server is asked for which locks the transaction waits that
 /// must end next, and between two such questions.
