@@ -1,4 +1,4 @@
-//! [`Capacity`]: the number of sessions that a server can accept, and whether a pooler is in between.
+//! [`Capacity`]: the number of sessions that a server can accept; and whether there is a pooler.
 
 use std::fmt;
 
