@@ -175,8 +175,9 @@ impl Samples {
         let fingerprint = outcome.fingerprint.map(Fingerprint);
         let known = |fingerprint: &Fingerprint| has_room || self.queries.contains_key(fingerprint);
         let Some(fingerprint) = fingerprint.filter(known) else {
-            self.unattributed +=
-                u64::from(!matches!(outcome.disposition, Disposition::Skipped { .. }));
+            let was_sent =
+                matches!(outcome.disposition, Disposition::Done | Disposition::Failed { .. });
+            self.unattributed += u64::from(was_sent);
             return;
         };
         self.queries.entry(fingerprint).or_insert_with(|| Query::new(fingerprint)).record(outcome);

@@ -36,6 +36,9 @@ impl RunBuilder {
             rows: Some(1),
             disposition: Disposition::Done,
             captured_us: None,
+            order_wait_us: None,
+            captured_rows: None,
+            check: None,
         }
     }
 

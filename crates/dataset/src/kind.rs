@@ -36,7 +36,7 @@ impl DatasetKind {
     pub const fn version(self) -> u32 {
         match self {
             Self::Capture => 4,
-            Self::Run => 2,
+            Self::Run => 3,
         }
     }
 

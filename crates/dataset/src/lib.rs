@@ -62,8 +62,8 @@ pub use kind::DatasetKind;
 pub use manifest::{CaptureManifest, CaptureOrigin, CapturedServer, RunManifest};
 pub use run::{
     CalibrationEnd, CalibrationEndReason, CalibrationInfo, Disposition, MachineBucket,
-    MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter,
-    StatementInfo,
+    MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, ResultCheck, RunSettings,
+    RunWriter, StatementInfo,
 };
 
 /// Maximum size of an event, outcome or statement: the bytes of all its texts.

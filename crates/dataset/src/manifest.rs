@@ -183,7 +183,7 @@ pub struct RunManifest {
     /// count, begins after it.
     #[serde(with = "time")]
     pub started: Timestamp,
-    /// Number of outcomes, the sum of `done`, `failed` and `skipped`.
+    /// Number of outcomes, the sum of `done`, `failed`, `skipped` and `dropped`.
     pub outcomes: u64,
     /// Number of events that were replayed without an error.
     pub done: u64,
@@ -192,6 +192,10 @@ pub struct RunManifest {
     /// Number of events that were not sent, or still running when the replay ended or was
     /// interrupted.
     pub skipped: u64,
+    /// Number of events that were not sent because of a policy for late sessions or a limit on
+    /// memory.
+    #[serde(default)]
+    pub dropped: u64,
     /// Number of distinct statements described.
     pub statements: u64,
     /// Number of files of outcomes.

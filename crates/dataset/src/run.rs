@@ -20,10 +20,11 @@ pub(crate) use machine::FILE_NAME as MACHINE_FILE_NAME;
 
 /// The outcome of replaying one event.
 ///
-/// All durations are in microseconds. A delay has three parts: *schedule error* is how late the
-/// player was although the session was free, *dependency lag* is how long the session's previous
-/// statement was still running, *input late* is how late the event arrived from its source.
-/// Together they are the time from `due_us` to `sent_us`.
+/// All durations are in microseconds. A delay has up to four parts: *schedule error* is how late
+/// the player was although the session was free, *dependency lag* is how long the session's
+/// previous statement was still running, *input late* is how late the event arrived from its
+/// source, *order wait* is how long it waited for transactions of other sessions. Together they are
+/// the time from `due_us` to `sent_us`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayOutcome {
     /// Time at which the captured client started the action.
@@ -60,6 +61,22 @@ pub struct ReplayOutcome {
     pub disposition: Disposition,
     /// Duration of the event when it was captured.
     pub captured_us: Option<u64>,
+    /// The part of the event's delay during which it waited for transactions that it followed in
+    /// the capture. `None` if it did not wait, and in runs before format version 3.
+    pub order_wait_us: Option<u64>,
+    /// Number of rows returned or changed when it was captured, if captured.
+    pub captured_rows: Option<u64>,
+    /// Whether the result was the captured one; `None` if that was not checked.
+    pub check: Option<ResultCheck>,
+}
+
+/// Whether a statement returned the captured result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultCheck {
+    /// The checksums of all rows, in any order, were equal.
+    Same,
+    /// The checksums of the rows, or their numbers, were different.
+    Different,
 }
 
 /// The result of replaying one event.
@@ -77,6 +94,11 @@ pub enum Disposition {
     /// The event was not sent, or it was still running when the replay ended or was interrupted.
     Skipped {
         /// The reason, from a short list, so that skips can be counted by reason.
+        reason: Arc<str>,
+    },
+    /// The event was not sent because of the policy for late sessions or a limit on memory.
+    Dropped {
+        /// The policy or limit, from a short list.
         reason: Arc<str>,
     },
 }

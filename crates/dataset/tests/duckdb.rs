@@ -224,6 +224,9 @@ fn run(dir: &Path) {
         rows: Some(1),
         disposition,
         captured_us: None,
+        order_wait_us: None,
+        captured_rows: None,
+        check: None,
     };
     writer.write(&outcome(Kind::Parse, 50, Disposition::Done)).unwrap();
     writer.write(&outcome(Kind::Execute, 100, Disposition::Done)).unwrap();

@@ -347,6 +347,9 @@ fn write_run(dir: &Path) {
         rows: None,
         disposition: Disposition::Done,
         captured_us: None,
+        order_wait_us: None,
+        captured_rows: None,
+        check: None,
     };
     writer.write(&outcome).unwrap();
     writer.finish(serde_json::Value::Null, true).unwrap();

@@ -4,7 +4,8 @@
 //! request, is closed when it is idle for too long, and is refused while too many others are open.
 //! Responses are rendered one after another; sending one does not delay the next.
 //!
-//! [`HttpServer::start_pages`] also serves pages to browsers, and protects them from other sites.
+//! [`HttpServer::start_pages`] also serves pages to browsers, and protects them from other sites;
+//! [`HttpServer::start_control`] serves programs on this machine only.
 
 mod connections;
 mod pages;
@@ -75,6 +76,28 @@ impl HttpServer {
         let serve = || {
             let listener = TcpListener::bind(address)?;
             let router = pages::protected(router, listener.local_addr()?, access);
+            Self::serve(name, listener, connections_max, router)
+        };
+        serve().map_err(|source| PageServerError::Listen { address, source })
+    }
+
+    /// Like [`Self::start`], for requests by which programs on this machine control this one: the
+    /// address must be a loopback address, the `Host` header must name it, and requests from
+    /// browsers are refused, because any page that they show could send them.
+    ///
+    /// # Errors
+    ///
+    /// The address is not a loopback address or cannot be bound, or the thread cannot be started.
+    pub fn start_control(
+        name: &'static str,
+        address: SocketAddr,
+        connections_max: usize,
+        router: Router,
+    ) -> Result<Self, PageServerError> {
+        pages::check_address(address, &PageAccess::default())?;
+        let serve = || {
+            let listener = TcpListener::bind(address)?;
+            let router = pages::controlled(router, listener.local_addr()?);
             Self::serve(name, listener, connections_max, router)
         };
         serve().map_err(|source| PageServerError::Listen { address, source })

@@ -13,9 +13,9 @@ use std::{
 use howdah_connect::ConnectTarget;
 use howdah_dataset::{Capture, ReplayRun, RunSettings, RunWriter};
 use howdah_replay::{
-    CalibrationPlan, Capacity, ConcurrencyEstimate, EncodingMap, IdentityMap, Notice, NoticeSink,
-    ProgressReader, Rate, Replay, ReplayLimits, ReplayProgress, ReplayReport, ReplaySettings,
-    StatementOrder, find_denied_logins,
+    CalibrationPlan, Capacity, ConcurrencyEstimate, EncodingMap, IdentityMap, LagPolicy, Notice,
+    NoticeSink, PaceControl, ProgressReader, Rate, Replay, ReplayLimits, ReplayProgress,
+    ReplayReport, ReplaySettings, ReplayTarget, StatementOrder, find_denied_logins,
 };
 use howdah_report::rehearsal::{RunMachine, RunSummary};
 use howdah_stats::Registry;
@@ -155,6 +155,8 @@ impl Replayer<'_> {
         let captured = self.capture.manifest().origin.encodings.clone();
         ReplaySettings {
             idle_max: None,
+            lag: LagPolicy::default(),
+            think_time: None,
             order: StatementOrder::Session,
             rate: self.rate,
             identities: identities.clone(),
@@ -183,14 +185,17 @@ impl Replayer<'_> {
         let writer = create(client.parameter("server_version").unwrap_or_default())?;
         let registry = Registry::new();
         let replay = Replay {
-            target: target.clone(),
-            endpoint: client.endpoint().clone(),
-            is_encrypted: client.is_encrypted(),
+            targets: vec![ReplayTarget {
+                target: target.clone(),
+                endpoint: client.endpoint().clone(),
+                is_encrypted: client.is_encrypted(),
+            }],
             settings,
             writer,
             has_outcomes: true,
             capacity,
             calibration,
+            pace: PaceControl::default(),
             notices: NoticeSink::new(move |notice: &Notice| {
                 tracing::warn!(%run, hint = notice.hint(), "{notice}");
             }),

@@ -30,6 +30,7 @@
 //!
 //! This crate does not read logs, compare runs or render reports.
 
+mod activity;
 mod cancel;
 mod capacity;
 mod concurrency;
@@ -54,6 +55,7 @@ mod target;
 mod types;
 mod worker;
 
+pub use activity::SessionActivity;
 pub use capacity::Capacity;
 pub use concurrency::ConcurrencyEstimate;
 pub use encoding::{DatabaseEncoding, EncodingMap, ParseEncodingError};
@@ -64,8 +66,16 @@ pub use machine::CalibrationPlan;
 pub use metrics::{LatencyCounts, METRICS, ProgressReader, ReplayProgress};
 pub use notice::{Notice, NoticeSink};
 pub use order::StatementOrder;
-pub use outcome_writer::{EndCounts, FailureSummary, ReplayTotals, TYPED_STATEMENTS_MAX};
-pub use pace::{ParseRateError, Rate};
+pub use outcome_writer::{
+    ComparedCounts, EndCounts, FailureSummary, ReplayTotals, TYPED_STATEMENTS_MAX,
+};
+pub use pace::{
+    ParseRateError, Rate,
+    control::{PaceControl, RateChange, RateChangeError},
+    lag::{LagPolicy, ParseLagPolicyError},
+};
 pub use preflight::{DeniedLogin, find_denied_logins};
 pub use run::{EventSourceError, Replay, ReplayReport, StartError};
 pub use settings::{ReplayLimits, ReplaySettings};
+pub use target::ReplayTarget;
+pub use worker::LagAbort;

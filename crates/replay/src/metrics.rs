@@ -11,6 +11,9 @@ pub const METRICS: &[Description] = &[
     EVENTS,
     ERRORS,
     SKIPPED,
+    DROPPED,
+    ROWS_DIFFERENT,
+    RESULTS_DIFFERENT,
     STATEMENTS_IN_FLIGHT,
     CONNECTIONS_ACTIVE,
     CONNECTIONS_ESTABLISHED,
@@ -39,6 +42,19 @@ const ERRORS: Description = Description::counter(
 const SKIPPED: Description =
     Description::counter("howdah_replay_skipped_total", "Events that were skipped, by reason.")
         .labels(&["reason"]);
+const DROPPED: Description = Description::counter(
+    "howdah_replay_dropped_total",
+    "Events that were dropped, by the policy or limit for which they were.",
+)
+.labels(&["reason"]);
+const ROWS_DIFFERENT: Description = Description::counter(
+    "howdah_replay_rows_different_total",
+    "Executions that returned or changed another number of rows than captured.",
+);
+const RESULTS_DIFFERENT: Description = Description::counter(
+    "howdah_replay_results_different_total",
+    "Executions that returned other rows than captured.",
+);
 const STATEMENTS_IN_FLIGHT: Description =
     Description::gauge("howdah_replay_statements_in_flight", "Statements sent but not completed.");
 const CONNECTIONS_ACTIVE: Description =
@@ -106,6 +122,8 @@ const LATENCY_BOUNDS_US: &[u64] = &[
 pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) events_read: Counter,
+    pub(crate) rows_different: Counter,
+    pub(crate) results_different: Counter,
     pub(crate) statements_in_flight: Gauge,
     pub(crate) connections_active: Gauge,
     pub(crate) connections_established: Counter,
@@ -126,6 +144,8 @@ impl Metrics {
         Self {
             registry: registry.clone(),
             events_read: registry.counter(&EVENTS_READ),
+            rows_different: registry.counter(&ROWS_DIFFERENT),
+            results_different: registry.counter(&RESULTS_DIFFERENT),
             statements_in_flight: registry.gauge(&STATEMENTS_IN_FLIGHT),
             connections_active: registry.gauge(&CONNECTIONS_ACTIVE),
             connections_established: registry.counter(&CONNECTIONS_ESTABLISHED),
@@ -153,6 +173,10 @@ impl Metrics {
     pub(crate) fn skipped(&self, reason: &str) -> Counter {
         self.registry.counter_with(&SKIPPED, &[("reason", reason)])
     }
+
+    pub(crate) fn dropped(&self, reason: &str) -> Counter {
+        self.registry.counter_with(&DROPPED, &[("reason", reason)])
+    }
 }
 
 /// Reads the progress of a running replay from its metrics.
@@ -165,7 +189,7 @@ pub struct ProgressReader {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ReplayProgress {
-    /// Events that were executed, failed or skipped.
+    /// Events that were executed, failed, skipped or dropped.
     pub ended: u64,
     /// Executions that failed.
     pub failed: u64,
@@ -252,7 +276,12 @@ impl ProgressReader {
         ReplayProgress {
             ended: Kind::ALL
                 .iter()
-                .map(|kind| ended(kind, "done") + ended(kind, "failed") + ended(kind, "skipped"))
+                .map(|kind| {
+                    ["done", "failed", "skipped", "dropped"]
+                        .map(|end| ended(kind, end))
+                        .iter()
+                        .sum::<u64>()
+                })
                 .sum(),
             failed: executions.map(|kind| ended(kind, "failed")).sum(),
             connections: self.metrics.connections_active.value() as u64,

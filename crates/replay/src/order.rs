@@ -38,14 +38,17 @@ use howdah_net::Waker;
 use howdah_traffic::{Event, SessionId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-/// The order in which statements of different sessions are replayed. The statements of one session
-/// always run in their captured order.
+/// The order in which statements are replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StatementOrder {
-    /// Sessions do not wait for each other.
+    /// Transactions do not wait for each other, even those of one session: if its previous one
+    /// still runs, the next uses another connection.
+    None,
+    /// Sessions do not wait for each other. Within a session, the captured order is preserved.
     #[default]
     Session,
-    /// A statement waits for the transactions that had ended before it started.
+    /// Like [`Self::Session`], but a statement waits for the transactions that had ended before it
+    /// started.
     Commit,
 }
 

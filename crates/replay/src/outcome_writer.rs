@@ -9,15 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_dataset::{Disposition, ReplayOutcome, RunWriter, StatementInfo, WriteError};
+use howdah_dataset::{
+    Disposition, ReplayOutcome, ResultCheck, RunWriter, StatementInfo, WriteError,
+};
 use howdah_sql::{Fingerprint, Fingerprinter};
 use howdah_stats::Percentiles;
 use howdah_traffic::{Action, CapturedOutcome, Event, Kind, Timestamp};
 
 use crate::{
+    activity::SessionActivity,
     link::ReplayFailure,
     metrics::Metrics,
-    pace::Schedule,
+    pace::{Schedule, control::PaceControl},
     player::{EventEnd, FinishedEvent, SkipCause},
 };
 
@@ -40,6 +43,9 @@ pub struct ReplayTotals {
     pub failed_only_when_captured: u64,
     /// Events that were not sent, or were given up when the replay was interrupted, by reason.
     pub skipped: BTreeMap<String, u64>,
+    /// Events that were not sent because of the policy for late sessions or a limit on memory, by
+    /// policy or limit.
+    pub dropped: BTreeMap<String, u64>,
     /// Time from sending an execution, or from the end of the previous one in its pipeline, to the
     /// end of its reply.
     pub latency: Percentiles,
@@ -64,6 +70,12 @@ pub struct ReplayTotals {
     /// Fingerprints of the statements whose parameter types were deduced, up to
     /// [`TYPED_STATEMENTS_MAX`].
     pub typed_statements: BTreeSet<Fingerprint>,
+    /// Comparison of the numbers of rows with those captured.
+    pub row_counts: ComparedCounts,
+    /// Comparison of the results with those captured.
+    pub results: ComparedCounts,
+    /// Sessions and running statements over time.
+    pub activity: SessionActivity,
     /// Rows returned or changed, summed over all executions.
     pub rows: u64,
     /// Times since the start at which the first and the last execution were sent.
@@ -81,6 +93,22 @@ pub struct FailureSummary {
     pub sample: String,
 }
 
+/// The numbers of executions of which a captured figure was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComparedCounts {
+    /// Executions that were compared.
+    pub compared: u64,
+    /// Those that differed.
+    pub different: u64,
+}
+
+impl ComparedCounts {
+    fn add(&mut self, is_same: bool) {
+        self.compared += 1;
+        self.different += u64::from(!is_same);
+    }
+}
+
 /// Numbers of events by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndCounts {
@@ -90,12 +118,14 @@ pub struct EndCounts {
     pub failed: u64,
     /// Events that were not sent, or were given up when the replay was interrupted.
     pub skipped: u64,
+    /// Events that were not sent because of the policy for late sessions or a limit on memory.
+    pub dropped: u64,
 }
 
 impl EndCounts {
     /// Returns the number of events, whatever their outcome.
     pub fn total(self) -> u64 {
-        self.done + self.failed + self.skipped
+        self.done + self.failed + self.skipped + self.dropped
     }
 }
 
@@ -116,6 +146,7 @@ impl ReplayTotals {
             sum.done += ends.done;
             sum.failed += ends.failed;
             sum.skipped += ends.skipped;
+            sum.dropped += ends.dropped;
         }
         sum
     }
@@ -124,6 +155,9 @@ impl ReplayTotals {
 pub(crate) struct OutcomeWriter {
     writer: Option<RunWriter>,
     schedule: Schedule,
+    pace: PaceControl,
+    /// Number of the latest change of the schedule that `schedule` has.
+    pace_version: u64,
     metrics: Metrics,
     fingerprinter: Fingerprinter,
     described: HashSet<u64>,
@@ -133,10 +167,17 @@ pub(crate) struct OutcomeWriter {
 }
 
 impl OutcomeWriter {
-    pub(crate) fn new(writer: Option<RunWriter>, schedule: Schedule, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        writer: Option<RunWriter>,
+        schedule: Schedule,
+        pace: PaceControl,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             writer,
             schedule,
+            pace,
+            pace_version: 0,
             metrics,
             fingerprinter: Fingerprinter::default(),
             described: HashSet::new(),
@@ -152,6 +193,9 @@ impl OutcomeWriter {
         finished: &Receiver<Vec<FinishedEvent>>,
     ) -> (ReplayTotals, Option<RunWriter>, Option<WriteError>) {
         for batch in finished {
+            if let Some(schedule) = self.pace.changed_since(&mut self.pace_version) {
+                self.schedule = schedule;
+            }
             for one in batch {
                 self.record(&one);
             }
@@ -164,6 +208,7 @@ impl OutcomeWriter {
         self.count(one);
         self.count_types(one);
         let outcome = self.outcome(one);
+        self.record_activity(&outcome);
         if outcome.sent_us.is_some() && event.action.kind().is_execution() {
             self.measure(one, &outcome);
         }
@@ -194,6 +239,12 @@ impl OutcomeWriter {
                 self.metrics.skipped(skip.as_str()).add(1);
                 *self.tally.skipped.entry(skip.as_str().to_owned()).or_default() += 1;
                 "skipped"
+            }
+            EventEnd::Dropped(cause) => {
+                ends.dropped += 1;
+                self.metrics.dropped(cause.as_str()).add(1);
+                *self.tally.dropped.entry(cause.as_str().to_owned()).or_default() += 1;
+                "dropped"
             }
         };
         self.metrics.ended(kind.as_str(), word).add(1);
@@ -267,8 +318,12 @@ impl OutcomeWriter {
                     message: failure.message.clone(),
                 },
                 EventEnd::Skipped(skip) => Disposition::Skipped { reason: skip.as_str().into() },
+                EventEnd::Dropped(cause) => Disposition::Dropped { reason: cause.as_str().into() },
             },
             captured_us: event.outcome.duration_us,
+            order_wait_us: one.sent.filter(|_| paced).and_then(|_| order_wait(one)),
+            captured_rows: event.wire.as_ref().and_then(|wire| wire.rows),
+            check: None,
         }
     }
 
@@ -279,6 +334,16 @@ impl OutcomeWriter {
         *first = at.min(*first);
         *last = at.max(*last);
         self.tally.rows += one.rows.unwrap_or(0);
+        if let (Some(rows), Some(captured)) = (outcome.rows, outcome.captured_rows)
+            && outcome.disposition == Disposition::Done
+        {
+            self.tally.row_counts.add(rows == captured);
+            self.metrics.rows_different.add(u64::from(rows != captured));
+        }
+        if let Some(check) = outcome.check {
+            self.tally.results.add(check == ResultCheck::Same);
+            self.metrics.results_different.add(u64::from(check != ResultCheck::Same));
+        }
         if let (Some(service_us), false) =
             (outcome.service_us, matches!(one.end, EventEnd::Skipped(_)))
         {
@@ -291,15 +356,38 @@ impl OutcomeWriter {
             self.tally.dependency_lag.record_us(lag);
             self.metrics.dependency_lag.observe_us(lag);
         }
-        if let Some(held_until) = one.item.held_until {
-            let ready = one.item.available.max(one.free_since);
-            let wait = micros(held_until.saturating_duration_since(ready));
+        if let Some(wait) = order_wait(one) {
             self.tally.order_wait.record_us(wait);
             self.metrics.order_wait.observe_us(wait);
         }
         if let Some(late) = outcome.input_late_us {
             self.tally.input_late.record_us(late);
             self.metrics.input_late.observe_us(late);
+        }
+    }
+
+    /// Adds an event to the numbers of sessions and running statements over time.
+    fn record_activity(&mut self, outcome: &ReplayOutcome) {
+        let activity = &mut self.tally.activity;
+        let ended_us = outcome
+            .sent_us
+            .map(|sent| sent.saturating_add_unsigned(outcome.service_us.unwrap_or(0)));
+        match outcome.kind {
+            Kind::Connect | Kind::Disconnect => {
+                let change = if outcome.kind == Kind::Connect { 1 } else { -1 };
+                let replayed = ended_us.filter(|_| outcome.disposition == Disposition::Done);
+                activity.record_session(change, outcome.due_us, replayed);
+            }
+            kind if kind.is_execution() => {
+                if let Some(us) = outcome.captured_us {
+                    let took = self.schedule.replayed(Duration::from_micros(us));
+                    activity.record_captured(outcome.due_us, micros(took));
+                }
+                if let (Some(sent_us), Some(us)) = (outcome.sent_us, outcome.service_us) {
+                    activity.record_replayed(sent_us, us);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -348,6 +436,14 @@ fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
         }
         _ => None,
     }
+}
+
+/// Returns for how long an event was held back for the order of commits, if it was, in
+/// microseconds.
+fn order_wait(one: &FinishedEvent) -> Option<u64> {
+    let held_until = one.item.held_until?;
+    let ready = one.item.available.max(one.free_since);
+    Some(micros(held_until.saturating_duration_since(ready)))
 }
 
 fn micros(duration: Duration) -> u64 {

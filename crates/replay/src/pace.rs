@@ -1,5 +1,8 @@
 //! The schedule: when a captured event is due.
 
+pub(crate) mod control;
+pub(crate) mod lag;
+
 use std::{
     fmt,
     str::FromStr,
@@ -65,34 +68,66 @@ impl FromStr for Rate {
 
 /// Maps captured time onto the monotonic clock.
 ///
-/// The schedule is absolute: each due time is computed from the start, never from the previous
-/// event, so errors do not accumulate.
+/// The schedule is absolute: each due time is computed from the start, or from the latest change of
+/// the rate, never from the previous event, so errors do not accumulate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Captured time of the first event.
-    origin: Timestamp,
     /// Time at which the first event is due.
     start: Instant,
+    /// Captured time of the first event, or that reached when the rate was changed.
+    origin: Timestamp,
+    /// Time at which an event captured at `origin` is due.
+    origin_due: Instant,
     rate: Rate,
 }
 
 impl Schedule {
     /// Creates a schedule in which the event captured at `origin` is due at `start`.
     pub(crate) fn new(origin: Timestamp, start: Instant, rate: Rate) -> Self {
-        Self { origin, start, rate }
+        Self { start, origin, origin_due: start, rate }
     }
 
-    /// Returns when an event captured at `time` is due. Events before the origin, and all events at
-    /// the highest speed, are due at the start.
+    /// Returns the schedule that continues this one at another rate from `now` on.
+    fn with_rate(&self, now: Instant, rate: f64) -> Self {
+        let from = now.max(self.origin_due);
+        Self {
+            start: self.start,
+            origin: self.position(from),
+            origin_due: from,
+            rate: Rate::Times(rate),
+        }
+    }
+
+    /// Returns the captured time that the schedule has reached at `now`.
+    pub(crate) fn position(&self, now: Instant) -> Timestamp {
+        match self.rate {
+            Rate::Max => self.origin,
+            Rate::Times(rate) => {
+                let elapsed = now.saturating_duration_since(self.origin_due).as_secs_f64() * rate;
+                let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or(DELAY_MAX);
+                self.origin + elapsed.min(DELAY_MAX)
+            }
+        }
+    }
+
+    /// Returns how long a captured time takes in the replay; nothing at the highest speed.
+    pub(crate) fn replayed(&self, captured: Duration) -> Duration {
+        match self.rate {
+            Rate::Max => Duration::ZERO,
+            Rate::Times(rate) => {
+                // Capped at a hundred years, because `Instant` must not overflow.
+                let replayed = Duration::try_from_secs_f64(captured.as_secs_f64() / rate);
+                replayed.unwrap_or(DELAY_MAX).min(DELAY_MAX)
+            }
+        }
+    }
+
+    /// Returns when an event captured at `time` is due. All events at the highest speed are due at
+    /// the start. An event of a time before the latest change of the rate is due at that change.
     pub(crate) fn due(&self, time: Timestamp) -> Instant {
         match self.rate {
             Rate::Max => self.start,
-            Rate::Times(rate) => {
-                let elapsed = time.saturating_since(self.origin).as_secs_f64() / rate;
-                // Capped at a hundred years, because `Instant` must not overflow.
-                let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or(DELAY_MAX);
-                self.start + elapsed.min(DELAY_MAX)
-            }
+            Rate::Times(_) => self.origin_due + self.replayed(time.saturating_since(self.origin)),
         }
     }
 
@@ -155,6 +190,23 @@ mod tests {
         assert_eq!(at(1.5, 3_000_000), Duration::from_secs(2));
         assert_eq!(at(1.0, 86_400_000_000), Duration::from_secs(86_400));
         assert_eq!(at(1e-300, 1), DELAY_MAX);
+    }
+
+    #[test]
+    fn changed_rate_continues_from_the_position_reached() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let at = |seconds: u64| Timestamp::from_micros(5) + seconds as u32 * second;
+        let schedule = Schedule::new(Timestamp::from_micros(5), start, Rate::Times(2.0));
+        let slower = schedule.with_rate(start + 10 * second, 0.5);
+        assert_eq!(slower.position(start + 10 * second), at(20));
+        assert_eq!(slower.due(at(21)), start + 12 * second);
+        assert_eq!(slower.due(at(3)), start + 10 * second);
+        assert_eq!(slower.replayed(second), 2 * second);
+        assert_eq!(slower.start(), start);
+        // Before the first event, only the rate changes.
+        let early = schedule.with_rate(start - second, 1.0);
+        assert_eq!(early.due(at(3)), start + 3 * second);
     }
 
     #[test]

@@ -6,15 +6,18 @@
 mod batch;
 mod deallocate;
 mod in_flight;
+mod lasting_settings;
 mod messages;
 mod order_hold;
 mod outcome;
+mod pacing;
+mod spread;
 mod typing;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
@@ -26,17 +29,21 @@ use howdah_traffic::{
 
 pub(crate) use self::{
     batch::ends_transaction,
-    outcome::{EventEnd, FinishedEvent, ScheduledEvent, SkipCause},
+    outcome::{DropCause, EventEnd, FinishedEvent, ScheduledEvent, SkipCause},
 };
 use self::{
     batch::{begins_transaction, continues_batch},
     in_flight::{BatchPart, InFlightBatch},
+    lasting_settings::LastingSettings,
     messages::function_oid,
     order_hold::{OrderCheck, OrderHold},
+    pacing::SessionPace,
+    spread::TransactionSpread,
 };
 use crate::{
     link::{ReplayFailure, Reply},
-    order::is_conflict_victim,
+    order::{StatementOrder, is_conflict_victim},
+    pace::{Schedule, lag::LagPolicy},
     types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
@@ -55,6 +62,9 @@ pub(crate) enum PlayerStep {
     Send,
     /// Close the connection.
     Hangup(ScheduledEvent),
+    /// Pass the session on to another connection, because the next event need not wait for the
+    /// batch in flight.
+    Spread,
     /// Send a cancel request for the batch in flight.
     Cancel(ScheduledEvent),
     /// Record the outcome; nothing was sent.
@@ -72,12 +82,25 @@ pub(crate) enum LinkState {
     Connected,
 }
 
+/// Whether a connection has the settings of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LinkSettings {
+    /// It has all of them.
+    Current,
+    /// It has only the settings of its login.
+    OfLogin,
+    /// It has earlier settings of the session.
+    Outdated,
+}
+
 /// An ongoing failure to connect, or a lost connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) failure: ReplayFailure,
     /// Earliest time of the next attempt.
     pub(crate) retry: Instant,
+    /// Whether events wait for a connection slot, although they are due.
+    pub(crate) waits_for_slot: bool,
     /// Whether events no longer wait for the end of the outage, even if they have no due time: it
     /// has lasted long, or another attempt would fail in the same way.
     pub(crate) is_long: bool,
@@ -91,6 +114,9 @@ pub(crate) struct Player {
     in_flight: Option<InFlightBatch>,
     /// When the session last became free to send its next event.
     pub(crate) free_since: Instant,
+    /// When the server first refused to open the connection because it had no slot left, if it was
+    /// not opened since.
+    refused_since: Option<Instant>,
     /// Statements prepared on the current connection, by name.
     statements: HashMap<Text, PreparedText>,
     /// Portals opened on the current connection, by name.
@@ -107,12 +133,28 @@ pub(crate) struct Player {
     fetch_rows: u32,
     /// Startup parameters of the session's login, if captured.
     pub(crate) settings: Vec<(Text, Text)>,
+    /// The settings of the session since its login.
+    lasting_settings: LastingSettings,
+    link_settings: LinkSettings,
+    pace: SessionPace,
+    spread: TransactionSpread,
     /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
     /// The next trial of types for the event at the front.
     trial: Option<Box<TypeTrial>>,
     /// The state of the session in the commit order.
     pub(crate) order: OrderHold,
+}
+
+/// Settings that the players of a replay share.
+#[derive(Clone, Debug)]
+pub(crate) struct PlayerSettings {
+    pub(crate) fetch_rows: u32,
+    pub(crate) lag: LagPolicy,
+    /// See [`ReplaySettings::think_time`](crate::ReplaySettings::think_time).
+    pub(crate) think_time: Option<f64>,
+    pub(crate) order: StatementOrder,
+    pub(crate) types: Arc<ParameterTypes>,
 }
 
 /// The text of a prepared statement, with its parameter types.
@@ -139,34 +181,35 @@ impl PreparedText {
 }
 
 impl Player {
-    pub(crate) fn new(
-        id: SessionId,
-        now: Instant,
-        fetch_rows: u32,
-        types: Arc<ParameterTypes>,
-    ) -> Self {
+    pub(crate) fn new(id: SessionId, now: Instant, settings: &PlayerSettings) -> Self {
         Self {
             id,
             queue: VecDeque::new(),
             link_state: LinkState::Disconnected { outage: None },
             in_flight: None,
             free_since: now,
+            refused_since: None,
             statements: HashMap::new(),
             portals: HashSet::new(),
             has_captured_parses: false,
             transaction: TransactionStatus::Idle,
             is_transaction_lost: false,
             has_disconnected: false,
-            fetch_rows,
+            fetch_rows: settings.fetch_rows,
             settings: Vec::new(),
-            types,
+            lasting_settings: LastingSettings::default(),
+            link_settings: LinkSettings::Current,
+            pace: SessionPace::new(settings.lag, settings.think_time),
+            spread: TransactionSpread::new(settings.order == StatementOrder::None),
+            types: settings.types.clone(),
             trial: None,
-            order: OrderHold::default(),
+            order: OrderHold::new(settings.order == StatementOrder::Commit),
         }
     }
 
     /// Queues the session's next event.
-    pub(crate) fn push(&mut self, item: ScheduledEvent) {
+    pub(crate) fn push(&mut self, mut item: ScheduledEvent) {
+        item.is_in_block = self.spread.note_queued(&item.event);
         self.has_captured_parses |= item.event.action.kind() == Kind::Parse;
         self.has_disconnected = false;
         if let (Action::Connect, Some(wire)) = (&item.event.action, &item.event.wire) {
@@ -208,6 +251,21 @@ impl Player {
         self.has_disconnected && self.queue.is_empty()
     }
 
+    /// Moves queued events that are not due yet to their due times in another schedule.
+    pub(crate) fn reschedule(&mut self, now: Instant, schedule: &Schedule) {
+        for item in self.queue.iter_mut().filter(|item| item.scheduled > now) {
+            item.scheduled = schedule.due(item.time);
+            item.postpone(item.scheduled);
+        }
+    }
+
+    /// Returns how late the next event is by the schedule.
+    pub(crate) fn lag(&self, now: Instant) -> Duration {
+        self.queue
+            .front()
+            .map_or(Duration::ZERO, |next| now.saturating_duration_since(next.scheduled))
+    }
+
     /// Returns the event at the front of the queue, which is next.
     pub(crate) fn next_event(&self) -> Option<&Event> {
         self.queue.front().map(|next| &next.event)
@@ -219,26 +277,19 @@ impl Player {
     pub(crate) fn step(
         &mut self,
         now: Instant,
-        paced: bool,
+        schedule: &Schedule,
         clear_until: Timestamp,
         client: Option<&mut ClientSession>,
     ) -> PlayerStep {
-        let Some(next) = self.queue.front() else { return PlayerStep::Wait };
-        if let Some(flight) = &self.in_flight {
-            // Any other event waits for the replies to the batch in flight.
-            if next.event.action != Action::Cancel {
-                return PlayerStep::Wait;
-            }
-            let at = flight.cancel_at(next, paced);
-            return if at > now {
-                PlayerStep::WaitUntil(at)
-            } else {
-                PlayerStep::Cancel(self.pop())
-            };
+        if self.in_flight.is_some() {
+            return self.step_in_flight(now, schedule.is_paced());
         }
+        let Some(next) = self.queue.front_mut() else { return PlayerStep::Wait };
+        self.pace.set_due(next, self.free_since, schedule);
         if next.due > now {
             return PlayerStep::WaitUntil(next.due);
         }
+        let Some(next) = self.queue.front() else { return PlayerStep::Wait };
         if self.order.is_enabled && is_conflict_victim(&next.event) {
             return self.repeat_conflict(now, client);
         }
@@ -246,6 +297,10 @@ impl Player {
             let item = self.pop();
             self.on_skipped(&item.event);
             return PlayerStep::Record(item, EventEnd::Skipped(skip));
+        }
+        let is_idle = self.transaction == TransactionStatus::Idle && !self.is_transaction_lost;
+        if self.queue.front().is_some_and(|next| self.pace.drops(next, now, is_idle)) {
+            return PlayerStep::Record(self.pop(), EventEnd::Dropped(DropCause::Late));
         }
         match self.order.check(&self.queue, clear_until, now) {
             OrderCheck::Passed => {}
@@ -256,10 +311,30 @@ impl Player {
             (LinkState::Connected, Some(client)) => self.play(now, client),
             (LinkState::Disconnected { outage }, _) => {
                 let outage = outage.clone().filter(|outage| outage.retry > now);
-                self.step_disconnected(now, paced, outage)
+                self.step_disconnected(now, schedule.is_paced(), outage)
             }
             (LinkState::Connecting | LinkState::Connected, _) => PlayerStep::Wait,
         }
+    }
+
+    /// Decides what to do while a batch is in flight. Events wait for its replies, except cancel
+    /// requests, and transactions that can be sent on another connection.
+    fn step_in_flight(&mut self, now: Instant, paced: bool) -> PlayerStep {
+        let (Some(flight), Some(next)) = (&self.in_flight, self.queue.front()) else {
+            return PlayerStep::Wait;
+        };
+        if next.event.action == Action::Cancel {
+            let at = flight.cancel_at(next, paced);
+            return if at > now {
+                PlayerStep::WaitUntil(at)
+            } else {
+                PlayerStep::Cancel(self.pop())
+            };
+        }
+        if !paced || !self.can_spread(flight, next) {
+            return PlayerStep::Wait;
+        }
+        if next.due > now { PlayerStep::WaitUntil(next.due) } else { PlayerStep::Spread }
     }
 
     /// Handles a statement that failed in the capture by a conflict with another session, such as a
@@ -297,11 +372,15 @@ impl Player {
                 self.on_disconnected(now);
                 PlayerStep::Record(self.pop(), EventEnd::Done)
             }
-            Some(outage) if paced || outage.is_long => {
+            Some(outage) if paced && !outage.waits_for_slot || outage.is_long => {
                 PlayerStep::Record(self.pop(), EventEnd::Failed(outage.failure))
             }
             Some(outage) => PlayerStep::WaitUntil(outage.retry),
-            None if next == Kind::Connect => PlayerStep::Connect(Some(self.pop())),
+            None if next == Kind::Connect => {
+                let item = self.pop();
+                self.pace.note_sent(&item);
+                PlayerStep::Connect(Some(item))
+            }
             None => PlayerStep::Connect(None),
         }
     }
@@ -362,6 +441,9 @@ impl Player {
             Kind::Disconnect => return self.disconnect(now, client),
             _ => {}
         }
+        if self.restores_state(now, client) {
+            return PlayerStep::Send;
+        }
         let mut parts = vec![BatchPart::new(self.pop())];
         while let Some(next) = self.queue.front() {
             let last = parts.last().expect("parts has at least one element");
@@ -370,7 +452,12 @@ impl Player {
             {
                 break;
             }
-            parts.push(BatchPart::new(self.pop()));
+            let mut item = self.pop();
+            self.pace.set_due_in_batch(&mut item, &parts[0].item);
+            parts.push(BatchPart::new(item));
+        }
+        if let Some(last) = parts.last() {
+            self.pace.note_sent(&last.item);
         }
         if let Some(at) = self.order.ended_at.take() {
             parts.iter_mut().for_each(|part| part.item.held_until = Some(at));
@@ -393,6 +480,26 @@ impl Player {
         });
         self.in_flight = Some(InFlightBatch::new(parts, now, failure));
         PlayerStep::Send
+    }
+
+    /// Queues the statements that give the connection what the session has set. Returns false if it
+    /// has that already.
+    fn restores_state(&mut self, now: Instant, client: &mut ClientSession) -> bool {
+        let before = std::mem::replace(&mut self.link_settings, LinkSettings::Current);
+        let mut restores = false;
+        if before == LinkSettings::Outdated {
+            restores |= client.query(b"reset all").is_ok();
+        }
+        if before != LinkSettings::Current {
+            for sql in self.lasting_settings.statements() {
+                // A text that was sent once has no zero byte.
+                restores |= client.query(sql).is_ok();
+            }
+        }
+        if restores {
+            self.in_flight = Some(InFlightBatch::new(Vec::new(), now, None));
+        }
+        restores
     }
 
     /// Disconnects. Messages captured before the session's end that belong to no event are sent
@@ -527,10 +634,12 @@ impl Player {
 
     fn on_logged_in(&mut self, now: Instant) {
         self.link_state = LinkState::Connected;
-        self.free_since = now;
+        // The wait for a slot is not the server's: it has as many as it is configured to.
+        self.free_since = self.refused_since.take().unwrap_or(now);
         self.transaction = TransactionStatus::Idle;
         self.statements.clear();
         self.portals.clear();
+        self.link_settings = LinkSettings::OfLogin;
     }
 
     /// Completes the batch in flight, once all its replies have arrived.
@@ -558,8 +667,28 @@ impl Player {
             }
         }
         let Some(flight) = self.retry_with_types(flight) else { return Vec::new() };
+        self.note_settings(&flight);
         let free = std::mem::replace(&mut self.free_since, now);
         flight.finish(now, free)
+    }
+
+    /// Records what the statements of a batch have set for the session.
+    fn note_settings(&mut self, flight: &InFlightBatch) {
+        for part in &flight.parts {
+            let event = &part.item.event;
+            let Some(sql) = event.action.sql().filter(|_| event.action.kind().is_execution())
+            else {
+                continue;
+            };
+            if part.completed.is_some() || flight.failure.is_none() {
+                self.lasting_settings.note_done(sql.as_bytes());
+            } else {
+                self.lasting_settings.note_failed();
+            }
+        }
+        if self.transaction == TransactionStatus::Idle {
+            self.lasting_settings.note_idle();
+        }
     }
 
     /// Handles the loss of the connection or a failed attempt to connect. Events in flight fail,
@@ -579,6 +708,9 @@ impl Player {
         let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
         self.is_transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
         self.transaction = TransactionStatus::Idle;
+        if outage.waits_for_slot {
+            self.refused_since.get_or_insert(now);
+        }
         self.link_state = LinkState::Disconnected { outage: Some(outage) };
         finished
     }
@@ -606,6 +738,17 @@ impl Player {
         self.is_transaction_lost = false;
         self.has_disconnected = true;
         self.free_since = now;
+        self.lasting_settings = LastingSettings::default();
+        self.pace.reset();
+    }
+
+    /// Ends the session of a player that has passed its events on: now, or after the batch in
+    /// flight.
+    pub(crate) fn end_when_free(&mut self, now: Instant) {
+        self.has_disconnected = true;
+        if self.is_idle() {
+            self.on_disconnected(now);
+        }
     }
 
     /// Ends all queued events as skipped, because the replay is interrupted.

@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{ConnectTarget, Endpoint};
 use howdah_dataset::{MachineSeries, RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
@@ -28,11 +27,14 @@ use crate::{
     notice::{Notice, NoticeSink},
     order::{CommitOrder, StatementOrder, sequencer::Sequencer, stalls},
     outcome_writer::{OutcomeWriter, ReplayTotals},
-    pace::{IdleTimes, Schedule},
-    player::FinishedEvent,
+    pace::{
+        IdleTimes, Schedule,
+        control::{PaceControl, RateChange},
+    },
+    player::{FinishedEvent, PlayerSettings},
     settings::ReplaySettings,
-    target::{self, Logins},
-    worker::{ReplayWorker, WorkerContext, WorkerStats},
+    target::{ReplayTarget, SessionTarget},
+    worker::{LagAbort, ReplayWorker, WorkerContext, WorkerStats},
 };
 
 /// Bytes of events that may be queued between the dispatcher and one worker.
@@ -47,12 +49,9 @@ pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A replay that is ready to run, except for its events.
 pub struct Replay {
-    /// The server, and the identity to log in with if the capture has none.
-    pub target: ConnectTarget,
-    /// The endpoint of the target that accepted the first connection.
-    pub endpoint: Endpoint,
-    /// Whether the first connection uses TLS; all other connections then do the same.
-    pub is_encrypted: bool,
+    /// The servers, at least one, with the identity to log in with if the capture has none. Each
+    /// session uses one of them, in turn. The first is the one whose speed is measured.
+    pub targets: Vec<ReplayTarget>,
     /// Pace, identities, limits and other options.
     pub settings: ReplaySettings,
     /// Receives the outcomes; with `None`, only totals are kept.
@@ -65,6 +64,8 @@ pub struct Replay {
     pub capacity: Option<Capacity>,
     /// Whether a fixed statement measures the speed of the target.
     pub calibration: CalibrationPlan,
+    /// Changes the rate while the replay runs.
+    pub pace: PaceControl,
     /// Receives notices.
     pub notices: NoticeSink,
     /// Receives the live metrics.
@@ -79,8 +80,8 @@ pub struct Replay {
 pub struct ReplayReport {
     /// Counts and latencies of the events.
     pub tally: ReplayTotals,
-    /// Events that the workers took from their queues. Each is counted in `tally` as done, failed
-    /// or skipped. If the replay was stopped, events still in the queues are not included.
+    /// Events that the workers took from their queues. Each is counted in `tally` as done, failed,
+    /// skipped or dropped. If the replay was stopped, events still in the queues are not included.
     pub events_read: u64,
     /// Time from the start until all sessions have ended and all outcomes are recorded.
     pub elapsed: Duration,
@@ -99,6 +100,10 @@ pub struct ReplayReport {
     pub closed_in_transaction: u64,
     /// Captured time in which no statement ran, and that was left out.
     pub idle_skipped: Duration,
+    /// Changes of the rate while the replay ran, up to a thousand.
+    pub rate_changes: Vec<RateChange>,
+    /// The lag for which the replay was ended before the end of the capture, if it was.
+    pub lag_abort: Option<LagAbort>,
     /// Number of times that a transaction had to run ahead of others that it followed in the
     /// capture, because those waited for its locks; `None` if the order was not kept.
     pub order_inversions: Option<u64>,
@@ -130,6 +135,9 @@ impl ReplayReport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// No server was given.
+    #[error("there is no server to replay against")]
+    NoTarget,
     /// The capture has no events.
     #[error("there are no events to replay")]
     NoEvents,
@@ -163,7 +171,9 @@ impl Replay {
         self,
         mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
     ) -> Result<ReplayReport, StartError> {
-        let dialer = target::dialer(&self.target, &self.endpoint, self.is_encrypted)?;
+        let targets = self.targets.iter().map(|it| SessionTarget::new(it, &self.settings));
+        let targets = targets.collect::<Result<Arc<[_]>, _>>()?;
+        let Some(first) = self.targets.first() else { return Err(StartError::NoTarget) };
         let opening = match events.next() {
             None => return Err(StartError::NoEvents),
             Some(Err(error)) => return Err(StartError::Source(error.into())),
@@ -171,12 +181,13 @@ impl Replay {
         };
         let schedule =
             Schedule::new(opening.time, Instant::now() + START_DELAY, self.settings.rate);
+        self.pace.start(schedule);
         let metrics = Metrics::new(&self.registry);
         let calibration = Arc::new(CalibrationControl::new(self.calibration));
         let machine = MachineMonitor::start(
             schedule.start(),
-            &self.target,
-            &self.endpoint,
+            &first.target,
+            &first.endpoint,
             calibration.clone(),
             metrics.connections_active.clone(),
         );
@@ -184,21 +195,27 @@ impl Replay {
         let order =
             (self.settings.order == StatementOrder::Commit).then(|| Arc::new(CommitOrder::new()));
         if let Some(order) = order.clone() {
-            let target = self.target.with_endpoint(&self.endpoint);
+            let target = first.target.with_endpoint(&first.endpoint);
             // The thread is not joined: it may still be waiting for the server.
             thread::Builder::new()
                 .name("commit-order".to_owned())
                 .spawn(move || stalls::watch(&order, &target))
                 .map_err(StartError::Thread)?;
         }
-        let logins = Logins::new(self.target, self.endpoint, &self.settings);
-        let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
+        let outcome_writer =
+            OutcomeWriter::new(self.writer, schedule, self.pace.clone(), metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
         let shared = WorkerContext {
             schedule,
-            dialer,
-            logins: Arc::new(logins),
-            types: Arc::default(),
+            pace: self.pace,
+            targets,
+            players: PlayerSettings {
+                fetch_rows: self.settings.limits.fetch_rows,
+                lag: self.settings.lag,
+                think_time: self.settings.think_time,
+                order: self.settings.order,
+                types: Arc::default(),
+            },
             order,
             limits: self.settings.limits,
             workers: self.settings.workers.max(1),
@@ -206,6 +223,7 @@ impl Replay {
             metrics,
             calibration,
             stop: self.stop.clone(),
+            lag_abort: Arc::default(),
             finished,
         };
         let input = InputSettings { capacity: self.capacity, idle_max: self.settings.idle_max };
@@ -247,6 +265,7 @@ fn play<E: Into<EventSourceError>>(
     let notices = shared.notices.clone();
     let calibration = shared.calibration.clone();
     let order = shared.order.clone();
+    let (pace, lag_abort) = (shared.pace.clone(), shared.lag_abort.clone());
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
@@ -308,6 +327,8 @@ fn play<E: Into<EventSourceError>>(
         is_interrupted: sum.stopped || stop.load(Ordering::Relaxed),
         source_error: input_end.error.take(),
         idle_skipped: input_end.idle_skipped,
+        rate_changes: pace.changes(),
+        lag_abort: lag_abort.get().cloned(),
         write_error,
         writer,
     })

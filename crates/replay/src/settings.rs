@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting,
-    order::StatementOrder, pace::Rate,
+    encoding::EncodingMap,
+    identity::IdentityMap,
+    login_setting::LoginSetting,
+    order::StatementOrder,
+    pace::{Rate, lag::LagPolicy},
 };
 
 /// Options of a replay, with defaults.
@@ -15,6 +18,12 @@ pub struct ReplaySettings {
     /// Longest captured time in which no statement runs, beyond which it is shortened; `None` to
     /// shorten none.
     pub idle_max: Option<Duration>,
+    /// The treatment of sessions that are late.
+    pub lag: LagPolicy,
+    /// Factor on the captured times between the end of a statement and the start of the next. If
+    /// set, these times, and not the schedule, decide when a statement is due; the schedule still
+    /// decides when sessions start.
+    pub think_time: Option<f64>,
     /// Order of the statements of different sessions.
     pub order: StatementOrder,
     /// Roles and databases of the sessions on the target.
@@ -38,6 +47,8 @@ impl Default for ReplaySettings {
         Self {
             rate: Rate::default(),
             idle_max: None,
+            lag: LagPolicy::default(),
+            think_time: None,
             order: StatementOrder::default(),
             identities: IdentityMap::default(),
             encodings: EncodingMap::default(),

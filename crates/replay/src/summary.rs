@@ -10,7 +10,7 @@ use howdah_stats::Percentiles;
 use serde_json::{Value, json};
 
 use crate::{
-    outcome_writer::{EndCounts, FailureSummary, ReplayTotals},
+    outcome_writer::{ComparedCounts, EndCounts, FailureSummary, ReplayTotals},
     pace::Rate,
     run::ReplayReport,
 };
@@ -38,6 +38,14 @@ impl ReplayReport {
         json!({
             "version": REPORT_VERSION,
             "rate": rate.to_string(),
+            "rate_changes": self.rate_changes.iter().map(|change| {
+                json!({ "at_s": change.at.as_secs_f64(), "rate": change.rate })
+            }).collect::<Vec<_>>(),
+            "lag_abort": self.lag_abort.as_ref().map(|abort| json!({
+                "session": &*abort.session,
+                "lag_s": abort.lag.as_secs_f64(),
+                "limit_s": abort.limit.as_secs_f64(),
+            })),
             "complete": !self.is_interrupted && self.source_error.is_none(),
             "elapsed_s": self.elapsed.as_secs_f64(),
             "captured_s": self.played_span().as_secs_f64(),
@@ -53,6 +61,10 @@ impl ReplayReport {
             "failed_only_when_captured":
                 self.has_outcomes.then_some(self.tally.failed_only_when_captured),
             "skipped": self.tally.skipped,
+            "dropped": self.tally.dropped,
+            "row_counts": compared_json(self.tally.row_counts),
+            "results": compared_json(self.tally.results),
+            "activity": self.tally.activity.json(),
             "types_deduced": {
                 "executions": self.tally.types_deduced,
                 "statements": fingerprints,
@@ -95,6 +107,10 @@ impl ReplayReport {
             let skipped = ShortDuration(self.idle_skipped);
             line(out, "idle time", &format!("{skipped} left out, in which no statement ran"))?;
         }
+        for change in &self.rate_changes {
+            let (at, rate) = (ShortDuration(change.at), change.rate);
+            line(out, "  rate", &format!("{rate} from {at} on"))?;
+        }
         line(out, "events", &describe_counts(self.tally.total()))?;
         line(out, "executions", &describe_counts(self.tally.executions()))?;
         for (code, failures) in &self.tally.errors {
@@ -106,6 +122,18 @@ impl ReplayReport {
         }
         for (reason, count) in &self.tally.skipped {
             line(out, "  skipped", &format!("{count}  {reason}"))?;
+        }
+        for (reason, count) in &self.tally.dropped {
+            line(out, "  dropped", &format!("{count}  {reason}"))?;
+        }
+        for (counts, what) in [
+            (self.tally.row_counts, "another number of rows than captured"),
+            (self.tally.results, "other rows than captured"),
+        ] {
+            if counts.different > 0 {
+                let ComparedCounts { compared, different } = counts;
+                line(out, "  different", &format!("{different} of {compared} returned {what}"))?;
+            }
         }
         if self.tally.types_deduced > 0 {
             let deduced = format!(
@@ -139,6 +167,11 @@ impl ReplayReport {
                 let why = "ran ahead of others, which waited for its locks";
                 line(out, "  inversions", &format!("{inversions}  a transaction {why}"))?;
             }
+        }
+        if let (Some(captured), replayed) = self.tally.activity.averages() {
+            let active =
+                format!("{replayed:.2} statements at once on average, {captured:.2} when captured");
+            line(out, "running", &active)?;
         }
         line(out, "machine", &describe_machine(&self.machine))?;
         let sessions = format!(
@@ -232,12 +265,26 @@ fn line(out: &mut String, label: &str, value: &str) -> fmt::Result {
 }
 
 fn ends_json(ends: EndCounts) -> Value {
-    json!({ "done": ends.done, "failed": ends.failed, "skipped": ends.skipped, "total": ends.total() })
+    let EndCounts { done, failed, skipped, dropped } = ends;
+    json!({
+        "done": done, "failed": failed, "skipped": skipped, "dropped": dropped,
+        "total": ends.total(),
+    })
+}
+
+/// Returns the counts, or null if nothing was compared.
+fn compared_json(counts: ComparedCounts) -> Value {
+    let ComparedCounts { compared, different } = counts;
+    if compared == 0 {
+        return Value::Null;
+    }
+    json!({ "compared": compared, "different": different })
 }
 
 fn describe_counts(ends: EndCounts) -> String {
-    let EndCounts { done, failed, skipped } = ends;
-    format!("{}: {done} done, {failed} failed, {skipped} skipped", ends.total())
+    let EndCounts { done, failed, skipped, dropped } = ends;
+    let dropped = if dropped > 0 { format!(", {dropped} dropped") } else { String::new() };
+    format!("{}: {done} done, {failed} failed, {skipped} skipped{dropped}", ends.total())
 }
 
 fn percentiles_json(percentiles: &Percentiles) -> Value {

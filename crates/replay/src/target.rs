@@ -14,6 +14,37 @@ use crate::{
     settings::ReplaySettings,
 };
 
+/// A server that sessions are replayed against.
+#[derive(Clone, Debug)]
+pub struct ReplayTarget {
+    /// The connection settings of all sessions.
+    pub target: ConnectTarget,
+    /// The endpoint that accepted the first connection.
+    pub endpoint: Endpoint,
+    /// Whether the first connection uses TLS; all other connections then do the same.
+    pub is_encrypted: bool,
+}
+
+/// A target as workers use it: how to open connections and log in.
+#[derive(Debug)]
+pub(crate) struct SessionTarget {
+    pub(crate) dialer: Dialer,
+    pub(crate) logins: Logins,
+}
+
+impl SessionTarget {
+    pub(crate) fn new(
+        target: &ReplayTarget,
+        settings: &ReplaySettings,
+    ) -> Result<Self, StartError> {
+        let ReplayTarget { target, endpoint, is_encrypted } = target;
+        Ok(Self {
+            dialer: dialer(target, endpoint, *is_encrypted)?,
+            logins: Logins::new(target.clone(), endpoint.clone(), settings),
+        })
+    }
+}
+
 /// Builds the login of each session.
 #[derive(Debug)]
 pub(crate) struct Logins {

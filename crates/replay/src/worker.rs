@@ -7,24 +7,27 @@
 mod admission;
 mod end_of_capture;
 mod interruption;
+mod lag;
 mod ordering;
 mod session_slot;
+mod spread;
 mod stats;
 
+pub use lag::LagAbort;
 pub(crate) use stats::WorkerStats;
 
 use std::{
     collections::HashMap,
     io,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
         mpsc::SyncSender,
     },
     time::{Duration, Instant},
 };
 
-use howdah_net::{Dialer, Poller, SocketReadiness, Timers};
+use howdah_net::{Poller, SocketReadiness, Timers};
 use howdah_traffic::SessionId;
 use howdah_wire::startup::cancel_request;
 
@@ -36,17 +39,18 @@ use crate::{
     metrics::Metrics,
     notice::{Notice, NoticeSink},
     order::CommitOrder,
-    pace::Schedule,
+    pace::{Schedule, control::PaceControl},
     player::{
-        EventEnd, FinishedEvent, LinkState, Outage, Player, PlayerStep, ScheduledEvent, SkipCause,
+        EventEnd, FinishedEvent, LinkState, Outage, Player, PlayerSettings, PlayerStep,
+        ScheduledEvent, SkipCause,
     },
     settings::ReplayLimits,
-    target::Logins,
-    types::ParameterTypes,
+    target::SessionTarget,
 };
 use interruption::Interruption;
 use ordering::HeldSessions;
 use session_slot::{SessionSlot, SlotId};
+use spread::FurtherConnections;
 
 /// Maximum time between checks of the stop flag, and between updates of the gauges.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
@@ -58,6 +62,11 @@ const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration
 /// the connection and each failed attempt to connect. The delays alone then exceed 16 seconds.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
+/// Maximum number of attempts to connect for which the next event waits although it is due, if the
+/// server has no slot left. A session that has disconnected may free one soon. The delays between
+/// the attempts are three seconds together.
+const RETRIES_FOR_SLOT: u32 = 5;
+
 /// Maximum number of outcomes sent to the outcome writer at once.
 const BATCH_MAX: usize = 512;
 
@@ -65,9 +74,10 @@ const BATCH_MAX: usize = 512;
 #[derive(Clone)]
 pub(crate) struct WorkerContext {
     pub(crate) schedule: Schedule,
-    pub(crate) dialer: Dialer,
-    pub(crate) logins: Arc<Logins>,
-    pub(crate) types: Arc<ParameterTypes>,
+    pub(crate) pace: PaceControl,
+    /// At least one target; each session uses one of them.
+    pub(crate) targets: Arc<[SessionTarget]>,
+    pub(crate) players: PlayerSettings,
     /// The captured order of commits, if the replay keeps it.
     pub(crate) order: Option<Arc<CommitOrder>>,
     pub(crate) limits: ReplayLimits,
@@ -76,10 +86,17 @@ pub(crate) struct WorkerContext {
     pub(crate) metrics: Metrics,
     pub(crate) calibration: Arc<CalibrationControl>,
     pub(crate) stop: Arc<AtomicBool>,
+    /// Set when a session is later than allowed, which ends the replay.
+    pub(crate) lag_abort: Arc<OnceLock<LagAbort>>,
     pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
 }
 
 impl WorkerContext {
+    /// Whether the replay ends before the end of the capture.
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.lag_abort.get().is_some()
+    }
+
     /// Tells the commit order that an event is over, if it ended a transaction.
     fn note_transaction_end(&self, item: &ScheduledEvent) {
         if let Some(order) = &self.order
@@ -103,6 +120,11 @@ pub(crate) struct ReplayWorker {
     unread: Vec<SlotId>,
     cancels: CancelRequests,
     held: HeldSessions,
+    further: FurtherConnections,
+    /// Number of the latest change of the schedule that this worker has applied.
+    pace_version: u64,
+    /// Next time to check how late sessions are.
+    lag_check: Instant,
     /// Outcomes not yet sent to the outcome writer.
     finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
@@ -131,6 +153,9 @@ impl ReplayWorker {
             unread: Vec::new(),
             cancels: CancelRequests::default(),
             held: HeldSessions::default(),
+            further: FurtherConnections::default(),
+            pace_version: 0,
+            lag_check: Instant::now(),
             finished: Vec::new(),
             backlog_bytes: 0,
             progress: Instant::now(),
@@ -165,8 +190,12 @@ impl ReplayWorker {
     /// Does the work that is due, and returns the deadline of the next call; `None` when there is
     /// nothing left to do.
     fn tick(&mut self, now: Instant) -> Option<Instant> {
-        if self.interruption.is_none() && self.shared.stop.load(Ordering::Relaxed) {
+        self.check_lag(now);
+        if self.interruption.is_none() && self.shared.is_stopped() {
             self.interrupt(now);
+        }
+        if let Some(schedule) = self.shared.pace.changed_since(&mut self.pace_version) {
+            self.reschedule(schedule, now);
         }
         let deadline = match self.interruption {
             Some(_) => self.wind_down(now)?,
@@ -191,6 +220,18 @@ impl ReplayWorker {
         Some(if self.unread.is_empty() { deadline } else { now })
     }
 
+    /// Moves the events that are not due yet to their due times in a changed schedule.
+    fn reschedule(&mut self, schedule: Schedule, now: Instant) {
+        self.shared.schedule = schedule;
+        for (slot_entry, index) in self.slots.iter_mut().zip(0..) {
+            let Some(player) = slot_entry.player.as_mut() else { continue };
+            player.reschedule(now, &schedule);
+            let slot = SlotId { index, generation: slot_entry.generation };
+            slot_entry.timer = Some(now);
+            self.timers.insert(now, slot);
+        }
+    }
+
     fn set_timer(&mut self, slot: SlotId, due: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
         if slot_entry.timer.is_none_or(|set| due < set) {
@@ -212,7 +253,7 @@ impl ReplayWorker {
 
     /// Runs one player until it waits for the due time of an event or for the server.
     fn play(&mut self, slot: SlotId) {
-        let paced = self.shared.schedule.is_paced();
+        let schedule = self.shared.schedule;
         loop {
             // The clock is read for each step, because earlier steps take time.
             let now = Instant::now();
@@ -225,7 +266,7 @@ impl ReplayWorker {
             let client = slot_entry.link.as_mut().and_then(Link::client);
             let was_held = player.order.is_waiting();
             let clear = self.shared.order.as_ref().map(|order| order.clear_until());
-            let step = player.step(now, paced, clear.unwrap_or_default(), client);
+            let step = player.step(now, &schedule, clear.unwrap_or_default(), client);
             if was_held
                 && !player.order.is_waiting()
                 && let Some(order) = &self.shared.order
@@ -274,6 +315,12 @@ impl ReplayWorker {
                     });
                 }
                 PlayerStep::Cancel(item) => self.cancel(slot, item, now),
+                PlayerStep::Spread => {
+                    if let Some(other) = self.spread(slot, now) {
+                        self.play(other);
+                    }
+                    break;
+                }
             }
         }
         self.release_slot_if_done(slot);
@@ -294,10 +341,11 @@ impl ReplayWorker {
         let event = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
         let Some(event) = event else { return };
         let event = [&*event.user, &event.database, &event.application];
-        let login = self.shared.logins.login(event, &player.settings);
+        let target = &self.shared.targets[slot_entry.target];
+        let login = target.logins.login(event, &player.settings);
         player.link_state = LinkState::Connecting;
         slot_entry.connecting = Some((item, now));
-        let begun = Link::open(&self.shared.dialer, login)
+        let begun = Link::open(&target.dialer, login)
             .map_err(io::Error::other)
             .and_then(|link| self.poller.add(link.stream(), slot.token()).map(|()| link));
         match begun {
@@ -319,7 +367,8 @@ impl ReplayWorker {
             ));
             return;
         };
-        let begun = self.cancels.start(&self.shared.dialer, &self.poller, request, Some(item), now);
+        let dialer = &self.shared.targets[slot_entry.target].dialer;
+        let begun = self.cancels.start(dialer, &self.poller, request, Some(item), now);
         if let Err(CancelStartError { item: Some(item), failure }) =
             begun.map_err(|refused| *refused)
         {
@@ -362,7 +411,8 @@ impl ReplayWorker {
         let mut ended = Vec::new();
         let mut has_logged_in = false;
         let was_busy = player.is_busy();
-        let pumped = link.pump(&mut self.buffer, &self.shared.logins, |client, reply| {
+        let logins = &self.shared.targets[slot_entry.target].logins;
+        let pumped = link.pump(&mut self.buffer, logins, |client, reply| {
             has_logged_in |= matches!(reply, Reply::LoggedIn);
             // The clock is read for each reply, because a large reply may take long to arrive.
             ended.extend(player.handle_reply(reply, Instant::now(), client));
@@ -429,9 +479,12 @@ impl ReplayWorker {
         // At the highest speed there are no due times to miss, so events wait for a restart of the
         // target, but not for a refusal that would be repeated.
         let is_long = !failure.is_transient() || slot_entry.retries > RETRIES_OF_LONG_OUTAGE;
-        let can_wait = !self.shared.schedule.is_paced() && !is_long;
-        let mut ended =
-            player.on_connection_lost(Outage { failure: failure.clone(), retry, is_long }, now);
+        let waits_for_slot = !was_connected
+            && failure.is_too_many_connections()
+            && slot_entry.retries <= RETRIES_FOR_SLOT;
+        let can_wait = !is_long && (waits_for_slot || !self.shared.schedule.is_paced());
+        let outage = Outage { failure: failure.clone(), retry, waits_for_slot, is_long };
+        let mut ended = player.on_connection_lost(outage, now);
         match slot_entry.connecting.take() {
             Some((Some(item), _)) if can_wait => player.requeue(item),
             Some((Some(item), since)) => {
@@ -475,7 +528,7 @@ impl ReplayWorker {
         {
             let position = one.item.event.time.as_micros() as f64 / 1e6;
             self.shared.metrics.position.set(position);
-            let late = sent.saturating_duration_since(one.item.due);
+            let late = sent.saturating_duration_since(one.item.scheduled);
             self.shared.metrics.lag.set(late.as_secs_f64());
         }
         self.finished.push(one);
@@ -494,18 +547,23 @@ impl ReplayWorker {
     /// Frees the slot of a session that has disconnected and has nothing more to do.
     fn release_slot_if_done(&mut self, slot: SlotId) {
         let slot_entry = &mut self.slots[slot.index as usize];
-        if slot_entry.generation != slot.generation
-            || slot_entry.link.is_some()
-            || slot_entry.connecting.is_some()
-        {
+        if slot_entry.generation != slot.generation || slot_entry.connecting.is_some() {
             return;
         }
-        let Some(player) = slot_entry.player.take_if(|player| player.is_done()) else { return };
+        let is_done = |player: &mut Player| player.is_done() && !player.is_busy();
+        let Some(player) = slot_entry.player.take_if(is_done) else { return };
+        if let Some(link) = slot_entry.link.take() {
+            link.close();
+            self.stats.open -= 1;
+        }
         slot_entry.generation = slot_entry.generation.wrapping_add(1);
         slot_entry.timer = None;
         slot_entry.retries = 0;
-        self.by_session.remove(&player.id);
         self.free_slots.push(slot.index);
+        if self.by_session.get(&player.id) == Some(&slot) {
+            self.by_session.remove(&player.id);
+            self.close_further(&player.id, Instant::now());
+        }
     }
 
     fn is_idle(&self) -> bool {

@@ -86,7 +86,7 @@ impl Query {
                     error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX));
                 }
             }
-            Disposition::Skipped { .. } => self.skipped += 1,
+            Disposition::Skipped { .. } | Disposition::Dropped { .. } => self.skipped += 1,
         }
     }
 

@@ -87,7 +87,17 @@ pub(crate) struct StringReader<'a, T> {
 
 impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
     pub(crate) fn new(batch: &'a RecordBatch, name: &'static str) -> Self {
-        let keys = column(batch, name).as_dictionary::<Int32Type>();
+        Self::of_array(column(batch, name), name)
+    }
+
+    /// Returns a reader, or `None` if the batch has no such column, because it is of an older
+    /// version.
+    pub(crate) fn new_if_present(batch: &'a RecordBatch, name: &'static str) -> Option<Self> {
+        Some(Self::of_array(batch.column_by_name(name)?, name))
+    }
+
+    fn of_array(array: &'a ArrayRef, name: &'static str) -> Self {
+        let keys = array.as_dictionary::<Int32Type>();
         let values = keys.values().as_string::<i32>();
         Self { name, keys, values, shared: vec![None; values.len()] }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use howdah_traffic::{Kind, SessionId, SqlState, Text};
 
-use super::{Disposition, ReplayOutcome, fingerprint_from_text, fingerprint_text};
+use super::{Disposition, ReplayOutcome, ResultCheck, fingerprint_from_text, fingerprint_text};
 use crate::{
     columns::{
         Column, Int64Reader, StoredType, StringReader, TextPairReader, TimeReader, non_empty,
@@ -37,6 +37,9 @@ impl TableRecord for ReplayOutcome {
         Column::optional("skip_reason", StoredType::Text),
         Column::optional("captured_us", StoredType::Int64),
         Column::optional("input_late_us", StoredType::Int64).since(2),
+        Column::optional("order_wait_us", StoredType::Int64).since(3),
+        Column::optional("captured_rows", StoredType::Int64).since(3),
+        Column::optional("result", StoredType::Text).since(3),
     ];
 
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Corruption> {
@@ -51,7 +54,14 @@ impl TableRecord for ReplayOutcome {
         let (service_us, captured_us) = (amount("service_us"), amount("captured_us"));
         let schedule_error_us = amount("schedule_error_us");
         let dependency_lag_us = amount("dependency_lag_us");
-        let input_late_us = Int64Reader::new_if_present(batch, "input_late_us");
+        let newer = |name| Int64Reader::new_if_present(batch, name);
+        let (input_late_us, order_wait_us) = (newer("input_late_us"), newer("order_wait_us"));
+        let captured_rows = newer("captured_rows");
+        let check = StringReader::<Text>::new_if_present(batch, "result");
+        let unsigned = |column: &Option<Int64Reader<'_>>, row| match column {
+            Some(column) => column.unsigned(row),
+            None => Ok(None),
+        };
         let rows = amount("rows");
         let mut disposition = DispositionColumns::new(batch);
         let outcome = |row| {
@@ -67,13 +77,16 @@ impl TableRecord for ReplayOutcome {
                 service_us: service_us.unsigned(row)?,
                 schedule_error_us: schedule_error_us.unsigned(row)?,
                 dependency_lag_us: dependency_lag_us.unsigned(row)?,
-                input_late_us: match &input_late_us {
-                    Some(column) => column.unsigned(row)?,
-                    None => None,
-                },
+                input_late_us: unsigned(&input_late_us, row)?,
                 rows: rows.unsigned(row)?,
                 disposition: disposition.at(row)?,
                 captured_us: captured_us.unsigned(row)?,
+                order_wait_us: unsigned(&order_wait_us, row)?,
+                captured_rows: unsigned(&captured_rows, row)?,
+                check: match &check {
+                    Some(column) => column.parse_code(row, check_from_text)?,
+                    None => None,
+                },
             })
         };
         (0..batch.num_rows()).map(outcome).collect()
@@ -108,6 +121,9 @@ impl Encode for ReplayOutcome {
             strings(rows.iter().map(|row| reason(&row.disposition))),
             unsigned_numbers(rows.iter().map(|row| row.captured_us)),
             unsigned_numbers(rows.iter().map(|row| row.input_late_us)),
+            unsigned_numbers(rows.iter().map(|row| row.order_wait_us)),
+            unsigned_numbers(rows.iter().map(|row| row.captured_rows)),
+            strings(rows.iter().map(|row| row.check.map(check_text))),
         ]
     }
 
@@ -120,22 +136,36 @@ impl Encode for ReplayOutcome {
     }
 }
 
+/// Returns the value of the `result` column.
+fn check_text(check: ResultCheck) -> &'static str {
+    match check {
+        ResultCheck::Same => "same",
+        ResultCheck::Different => "different",
+    }
+}
+
+fn check_from_text(text: &str) -> Option<ResultCheck> {
+    [ResultCheck::Same, ResultCheck::Different].into_iter().find(|one| check_text(*one) == text)
+}
+
 /// The values of the `disposition` column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DispositionCode {
     Done,
     Failed,
     Skipped,
+    Dropped,
 }
 
 impl DispositionCode {
-    const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Skipped];
+    const ALL: [Self; 4] = [Self::Done, Self::Failed, Self::Skipped, Self::Dropped];
 
     fn from_disposition(disposition: &Disposition) -> Self {
         match disposition {
             Disposition::Done => Self::Done,
             Disposition::Failed { .. } => Self::Failed,
             Disposition::Skipped { .. } => Self::Skipped,
+            Disposition::Dropped { .. } => Self::Dropped,
         }
     }
 
@@ -144,6 +174,7 @@ impl DispositionCode {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Skipped => "skipped",
+            Self::Dropped => "dropped",
         }
     }
 
@@ -168,7 +199,7 @@ fn sqlstate(disposition: &Disposition) -> Option<&SqlState> {
 
 fn reason(disposition: &Disposition) -> Option<&str> {
     match disposition {
-        Disposition::Skipped { reason } => Some(reason),
+        Disposition::Skipped { reason } | Disposition::Dropped { reason } => Some(reason),
         _ => None,
     }
 }
@@ -191,6 +222,10 @@ impl<'a> DispositionColumns<'a> {
         }
     }
 
+    fn required_reason(&mut self, row: usize) -> Result<Arc<str>, Corruption> {
+        self.reason.at(row).ok_or_else(|| self.reason.null())
+    }
+
     fn at(&mut self, row: usize) -> Result<Disposition, Corruption> {
         Ok(match self.code.parse_required(row, DispositionCode::parse)? {
             DispositionCode::Done => Disposition::Done,
@@ -198,9 +233,8 @@ impl<'a> DispositionColumns<'a> {
                 sqlstate: self.sqlstate.parse_code(row, |code| SqlState::new(code.as_bytes()))?,
                 message: self.error.required(row)?,
             },
-            DispositionCode::Skipped => Disposition::Skipped {
-                reason: self.reason.at(row).ok_or_else(|| self.reason.null())?,
-            },
+            DispositionCode::Skipped => Disposition::Skipped { reason: self.required_reason(row)? },
+            DispositionCode::Dropped => Disposition::Dropped { reason: self.required_reason(row)? },
         })
     }
 }

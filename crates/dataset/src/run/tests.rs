@@ -44,6 +44,9 @@ fn outcome(number: i64) -> ReplayOutcome {
         rows: Some(1),
         disposition: Disposition::Done,
         captured_us: Some(200),
+        order_wait_us: None,
+        captured_rows: Some(1),
+        check: Some(ResultCheck::Same),
     }
 }
 
@@ -69,6 +72,7 @@ fn any_disposition() -> impl Strategy<Value = Disposition> {
         Just(Disposition::Done),
         (code, message).prop_map(|(sqlstate, message)| Disposition::Failed { sqlstate, message }),
         "[a-z ]{0,9}".prop_map(|reason| Disposition::Skipped { reason: reason.into() }),
+        "[a-z ]{0,9}".prop_map(|reason| Disposition::Dropped { reason: reason.into() }),
     ]
 }
 
@@ -77,9 +81,12 @@ fn any_outcome() -> impl Strategy<Value = ReplayOutcome> {
     let names = (any::<String>(), any::<String>(), any::<String>());
     let kind = proptest::sample::select(Kind::ALL);
     let schedule = (any::<i64>(), any::<i64>(), any::<Option<i64>>());
-    let amounts = (amount(), amount(), amount(), amount(), amount(), amount());
-    (names, kind, any::<Option<u64>>(), schedule, amounts, any_disposition()).prop_map(
-        |(names, kind, fingerprint, (time, due_us, sent_us), amounts, disposition)| ReplayOutcome {
+    let amounts = (amount(), amount(), amount(), amount(), amount(), amount(), amount(), amount());
+    let check =
+        proptest::sample::select(&[None, Some(ResultCheck::Same), Some(ResultCheck::Different)]);
+    let end = (any_disposition(), check);
+    (names, kind, any::<Option<u64>>(), schedule, amounts, end).prop_map(
+        |(names, kind, fingerprint, (time, due_us, sent_us), amounts, end)| ReplayOutcome {
             time: Timestamp::from_micros(time),
             session: names.0.into(),
             user: names.1.into(),
@@ -93,8 +100,11 @@ fn any_outcome() -> impl Strategy<Value = ReplayOutcome> {
             dependency_lag_us: amounts.2,
             input_late_us: amounts.5,
             rows: amounts.3,
-            disposition,
+            disposition: end.0,
             captured_us: amounts.4,
+            order_wait_us: amounts.6,
+            captured_rows: amounts.7,
+            check: end.1,
         },
     )
 }
@@ -110,7 +120,8 @@ proptest! {
             writer.write(outcome).unwrap();
         }
         let manifest = writer.finish(serde_json::Value::Null, true).unwrap();
-        prop_assert_eq!(manifest.outcomes, manifest.done + manifest.failed + manifest.skipped);
+        let sent_or_skipped = manifest.done + manifest.failed + manifest.skipped;
+        prop_assert_eq!(manifest.outcomes, sent_or_skipped + manifest.dropped);
         let run = ReplayRun::open(scratch.path()).unwrap();
         prop_assert_eq!(run.manifest(), &manifest);
         prop_assert_eq!(run.outcomes().map(Result::unwrap).collect::<Vec<_>>(), outcomes);

@@ -196,6 +196,7 @@ impl RunManifest {
             Disposition::Done => &mut self.done,
             Disposition::Failed { .. } => &mut self.failed,
             Disposition::Skipped { .. } => &mut self.skipped,
+            Disposition::Dropped { .. } => &mut self.dropped,
         } += 1;
     }
 }
@@ -214,6 +215,7 @@ fn new_manifest(settings: RunSettings) -> RunManifest {
         done: 0,
         failed: 0,
         skipped: 0,
+        dropped: 0,
         statements: 0,
         files: 0,
         statement_files: 0,

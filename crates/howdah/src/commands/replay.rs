@@ -1,9 +1,12 @@
 //! `howdah replay`: replays a capture or a log against a server.
 
+mod admin;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
     iter::Peekable,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,8 +21,9 @@ use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError}
 use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
-    IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Replay, ReplayLimits, ReplayReport,
-    ReplaySettings, StartError, StatementOrder, TargetFacts, check_target, find_denied_logins,
+    IdentityMap, LagPolicy, LoginSetting, Notice, NoticeSink, PaceControl, Rate, Replay,
+    ReplayLimits, ReplayReport, ReplaySettings, ReplayTarget, StartError, StatementOrder,
+    TargetFacts, check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -33,6 +37,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::CommandOutcome,
     progress::Total,
+    values::listen_address,
 };
 
 /// Replay captured traffic against a server.
@@ -47,9 +52,10 @@ pub(crate) struct Args {
     /// input
     #[arg(required = true, value_name = "CAPTURE|LOG")]
     inputs: Vec<PathBuf>,
-    /// Server to replay against: a URI or a keyword string, as for psql
+    /// Server to replay against: a URI or a keyword string, as for psql; repeatable, to spread the
+    /// sessions over several servers
     #[arg(long, value_name = "CONNINFO")]
-    target: Option<String>,
+    target: Vec<String>,
     /// Folder to write the run to: the outcome of each event, for `howdah compare`
     #[arg(long, short, value_name = "RUN")]
     output: Option<PathBuf>,
@@ -65,9 +71,16 @@ pub(crate) struct Args {
     /// Shorten times in which no captured statement runs to this
     #[arg(long, value_name = "TIME", value_parser = crate::values::time_or_zero)]
     skip_idle: Option<Duration>,
-    /// Order of statements of different sessions
+    /// Order of statements
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     order: OrderArg,
+    /// Treatment of late sessions: keep, skip-think, drop-late[>TIME] or abort>TIME
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    lag: LagPolicy,
+    /// Let statements follow the previous one of their session after the captured time between
+    /// them, times this factor, instead of at captured times
+    #[arg(long, value_name = "FACTOR", value_parser = think_time)]
+    think_time: Option<f64>,
     #[command(flatten)]
     identities: IdentityArgs,
     /// Connect all sessions to this database
@@ -103,6 +116,10 @@ pub(crate) struct Args {
     encoding: EncodingArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
+    /// Serve requests that show and change the running replay, on a loopback address; port 0 picks
+    /// a free port
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
+    admin: Option<SocketAddr>,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -113,9 +130,19 @@ Examples:
   howdah replay postgresql.csv --target postgresql://copy/shop --rate 2 --as-user bench
   tail -n +1 -F postgresql.log | howdah replay - --target postgresql://copy/shop";
 
-/// Order of statements of different sessions.
+/// Parses a factor on the times between statements.
+fn think_time(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (0.0..=1_000.0).contains(&factor) => Ok(factor),
+        _ => Err("write a number from 0 to 1000, such as 1 or 0.5".to_owned()),
+    }
+}
+
+/// Order of statements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum OrderArg {
+    /// Even transactions of one session do not wait for each other
+    None,
     /// Sessions do not wait for each other
     #[default]
     Session,
@@ -126,6 +153,7 @@ enum OrderArg {
 impl From<OrderArg> for StatementOrder {
     fn from(order: OrderArg) -> Self {
         match order {
+            OrderArg::None => Self::None,
             OrderArg::Session => Self::Session,
             OrderArg::Commit => Self::Commit,
         }
@@ -143,26 +171,31 @@ enum ReplayFormat {
 }
 
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    if args.target.is_none() && !args.connection.names_a_server() {
+    if args.target.is_empty() && !args.connection.names_a_server() {
         // A default server would be dangerous: it could be production, and statements are executed.
         let error = errors::wrong_usage("no server given to replay against");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     refuse_conflicting_settings(args)?;
-    let target = args.connection.target(args.target.as_deref())?;
+    let targets = targets(args)?;
     let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
         ctx.report("note: the capture is incomplete: replaying the events it has");
     }
-    let mut client = connection::connect(&target)?;
-    refuse_production(args, source.captured_server(), &mut client)?;
-    check_login_settings(&args.set, &mut client)?;
+    let mut others = Vec::new();
+    for target in &targets[1..] {
+        let client = prepare_target(args, &source, target)?;
+        others.push(replay_target(target, &client));
+    }
+    let target = &targets[0];
+    let mut client = prepare_target(args, &source, target)?;
     allow_many_connections();
     let settings = settings(args, source.encodings(), &mut client);
-    let capacity = query_capacity(&mut client);
+    // With several targets, it is not known how many sessions each gets at once.
+    let capacity = query_capacity(&mut client).filter(|_| others.is_empty());
     let survey = estimate_concurrency(args, capacity)?;
     let capacity_to_watch =
-        check_logins(ctx, args, &target, &settings.identities, &survey, capacity)?;
+        check_logins(ctx, args, target, &settings.identities, &survey, capacity)?;
     let calibration = if args.no_calibration {
         CalibrationPlan::disabled()
     } else {
@@ -173,19 +206,21 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
     let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
-    let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
+    let mut replay_targets = vec![replay_target(target, &client)];
+    replay_targets.append(&mut others);
+    let pace = PaceControl::default();
+    let _admin = args.admin.map(|address| admin::serve(address, &pace, ctx)).transpose()?;
     // The captured sessions may need all connections that the target allows.
     client.close_and_wait(CLOSE_TIMEOUT);
     let stop = ctx.interrupted();
     let replay = Replay {
-        target,
-        endpoint,
-        is_encrypted: encrypted,
+        targets: replay_targets,
         settings,
         writer,
         has_outcomes: matches!(source, ReplaySource::Capture { .. }),
         capacity: capacity_to_watch,
         calibration,
+        pace,
         notices: notice_sink(ctx),
         registry: ctx.registry().clone(),
         stop: stop.clone(),
@@ -202,6 +237,34 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
     finish(args, ctx, report)
+}
+
+/// Returns the servers to replay against, at least one.
+fn targets(args: &Args) -> anyhow::Result<Vec<ConnectTarget>> {
+    if args.target.is_empty() {
+        return Ok(vec![args.connection.target(None)?]);
+    }
+    args.target.iter().map(|conninfo| args.connection.target(Some(conninfo))).collect()
+}
+
+/// Connects to a target and checks that the capture can be replayed against it.
+fn prepare_target(
+    args: &Args,
+    source: &ReplaySource,
+    target: &ConnectTarget,
+) -> anyhow::Result<Client> {
+    let mut client = connection::connect(target)?;
+    refuse_production(args, source.captured_server(), &mut client)?;
+    check_login_settings(&args.set, &mut client)?;
+    Ok(client)
+}
+
+fn replay_target(target: &ConnectTarget, client: &Client) -> ReplayTarget {
+    ReplayTarget {
+        target: target.clone(),
+        endpoint: client.endpoint().clone(),
+        is_encrypted: client.is_encrypted(),
+    }
 }
 
 /// Refuses a target that is the captured server or has other active clients, unless the user
@@ -227,6 +290,35 @@ fn refuse_production(
 const READ_ONLY: &str = "default_transaction_read_only";
 
 fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
+    let conflicts = [
+        (
+            args.order == OrderArg::Commit && args.target.len() > 1,
+            "--order commit needs one target: the order of commits is that of one server",
+        ),
+        (
+            args.think_time.is_some() && args.rate == Rate::Max,
+            "--think-time cannot be used with --rate max, which does not wait",
+        ),
+        (
+            args.lag != LagPolicy::default() && args.rate == Rate::Max,
+            "--lag cannot be used with --rate max, at which nothing is late",
+        ),
+        (
+            args.order == OrderArg::None && args.rate == Rate::Max,
+            "--order none cannot be used with --rate max, at which everything is due at once",
+        ),
+        (
+            args.lag == LagPolicy::Keep && args.think_time.is_some(),
+            "--think-time already lets late sessions stay late: leave out --lag keep",
+        ),
+        (
+            args.order == OrderArg::None && args.think_time.is_some(),
+            "--order none cannot be used with --think-time, which waits for the previous statement",
+        ),
+    ];
+    if let Some((_, problem)) = conflicts.iter().find(|(is_given, _)| *is_given) {
+        return Err(errors::wrong_usage(*problem));
+    }
     let conflict = args.set.iter().find(|setting| setting.name.eq_ignore_ascii_case(READ_ONLY));
     match conflict.filter(|_| args.select.is_read_only()) {
         Some(setting) => Err(errors::wrong_usage(format_args!(
@@ -433,6 +525,8 @@ fn settings(
     ReplaySettings {
         rate: args.rate,
         idle_max: args.skip_idle,
+        lag: args.lag,
+        think_time: args.think_time,
         order: args.order.into(),
         identities: IdentityMap {
             as_database: args.as_database.clone(),
@@ -630,6 +724,14 @@ fn finish(
     }
     if let Some(error) = report.source_error.take() {
         bail!("the input could not be read to its end: {error}");
+    }
+    if let Some(abort) = &report.lag_abort {
+        bail!(
+            "session {} was {:.1} s late, more than --lag allows: the result above covers the replay \
+             until then",
+            &*abort.session,
+            abort.lag.as_secs_f64(),
+        );
     }
     if report.is_interrupted {
         bail!("interrupted: the result above covers the replay until then");

@@ -65,6 +65,9 @@ fn write_run(folder: &Path, name: &str, median_us: [u64; 3], errors: usize) {
                 rows: Some(1),
                 disposition: if failed { error } else { Disposition::Done },
                 captured_us: None,
+                order_wait_us: None,
+                captured_rows: None,
+                check: None,
             };
             writer.write(&outcome).unwrap();
         }

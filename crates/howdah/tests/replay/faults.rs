@@ -88,6 +88,33 @@ fn terminated_idle_session_loses_nothing() {
 }
 
 #[test]
+fn settings_of_a_terminated_session_are_restored() {
+    let Some(fixture) = ReplayFixture::new("restored") else { return };
+    fixture.client().query("create schema app; create table app.t (a text)").unwrap();
+    let mut log = LogBuilder::new("restored");
+    log.connect(0, 1).query(1, 1, "set search_path = app");
+    log.query(2, 1, "begin").query(3, 1, "set work_mem = '4321kB'").query(4, 1, "commit");
+    log.query(5, 1, "begin").query(6, 1, "set work_mem = '1MB'").query(7, 1, "rollback");
+    log.query(8, 1, "prepare p(text) as insert into t values ($1)");
+    log.connect(0, 2).query(20, 2, "select pg_advisory_lock(4)");
+    log.query(1_500, 1, "execute p(current_setting('work_mem'))");
+    fixture.write("server.log", &log.text);
+    let mut lock = AdvisoryLock::acquire(fixture.client(), 4);
+    let running = ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &[]);
+    lock.wait_for_waiter();
+    let terminate = "select pg_terminate_backend(pid) from pg_stat_activity \
+                     where query like 'prepare p%' and state = 'idle'";
+    howdah_lab::wait_for("the idle session", TIMEOUT, || {
+        lock.client().one_value(terminate).unwrap()
+    });
+    lock.release();
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
+    replayed.assert_all_done();
+    assert_eq!(fixture.value("select a from app.t"), "4321kB");
+}
+
+#[test]
 fn replay_at_max_rate_waits_for_crashed_target() {
     let started = Cluster::builder().name("crash").start();
     let Some(mut cluster) = skip_without_postgres("crash", started) else { return };
@@ -157,12 +184,16 @@ fn sessions_over_max_connections_are_counted_by_sqlstate() {
         .start();
     let Some(cluster) = skip_without_postgres("full", started) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut log = LogBuilder::new("postgres");
-    for pid in 1..=12 {
-        log.connect(0, pid).query(1, pid, "select pg_sleep(1)");
-        log.query(2, pid, "select 1").disconnect(3, pid);
-    }
-    std::fs::write(folder.path().join("server.log"), log.text).unwrap();
+    let write_log = |seconds: u32| {
+        let mut log = LogBuilder::new("postgres");
+        for pid in 1..=12 {
+            log.connect(0, pid).query(1, pid, &format!("select pg_sleep({seconds})"));
+            log.query(2, pid, "select 1").disconnect(3, pid);
+        }
+        std::fs::write(folder.path().join("server.log"), log.text).unwrap();
+    };
+    // Longer than sessions wait for a slot.
+    write_log(6);
     let (status, messages, replayed) =
         ReplayProcess::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]).wait();
     assert_eq!(status.code(), Some(0), "{messages}");
@@ -177,6 +208,18 @@ fn sessions_over_max_connections_are_counted_by_sqlstate() {
     assert_eq!(replayed.report["errors"], serde_json::json!({ "53300": 12 }));
     assert_eq!(replayed.report["executions"]["done"], 16);
     assert_eq!(replayed.report["connections_max"], 8);
+
+    // Sessions wait for a slot that is soon free. The server is not to blame for that.
+    write_log(1);
+    std::fs::remove_dir_all(folder.path().join("run")).unwrap();
+    let (status, messages, replayed) =
+        ReplayProcess::start(folder.path(), "server.log", &cluster.uri("postgres"), &[]).wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
+    replayed.assert_all_done();
+    let executions = replayed.executions();
+    let firsts = executions.iter().filter(|it| it.service_us.unwrap() >= 1_000_000);
+    let waited = firsts.filter(|it| it.schedule_error_us.unwrap() >= 900_000).count();
+    assert_eq!(waited, 4, "{executions:#?}");
 
     // Without due times, sessions wait for a free connection.
     let (status, messages, replayed) = {

@@ -20,6 +20,7 @@ mod messages;
 mod metrics;
 mod open_transactions;
 mod order;
+mod pace;
 mod pgbench;
 mod pooler_capture;
 mod protocol;

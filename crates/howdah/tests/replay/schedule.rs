@@ -185,7 +185,7 @@ fn skipped_event_is_written_with_its_due_time() {
 }
 
 #[test]
-fn session_over_backlog_limit_skips_only_its_statements() {
+fn session_over_backlog_limit_drops_only_its_statements() {
     let Some(fixture) = ReplayFixture::new("far_behind") else { return };
     let mut log = LogBuilder::new("far_behind");
     log.connect(0, 1).connect(0, 2).query(10, 1, "select pg_sleep(1.5)");
@@ -197,15 +197,15 @@ fn session_over_backlog_limit_skips_only_its_statements() {
         }
     }
     let replayed = fixture.replay(&log.text, &["--backlog", "1"]);
-    let skipped = replayed.report["skipped"]["session too far behind, queue limit reached"].clone();
+    let dropped = replayed.report["dropped"]["session too far behind, queue limit reached"].clone();
     // About a hundred of these statements fit into the backlog of 1 MB.
-    assert!((150..250).contains(&skipped.as_u64().unwrap()), "{skipped}");
-    assert_eq!(replayed.report["executions"]["skipped"], skipped);
+    assert!((150..250).contains(&dropped.as_u64().unwrap()), "{dropped}");
+    assert_eq!(replayed.report["executions"]["dropped"], dropped);
     assert_eq!(replayed.report["executions"]["failed"], 0);
     assert!(replayed.complete);
     let executions = replayed.executions();
     let sleeper = &executions.iter().max_by_key(|outcome| outcome.service_us).unwrap().session;
-    assert!(replayed.with_disposition("skipped").all(|outcome| outcome.session == *sleeper));
+    assert!(replayed.with_disposition("dropped").all(|outcome| outcome.session == *sleeper));
 }
 
 /// Session 1 updates a row and commits much later. Session 2 waits for the row, with so many
@@ -235,9 +235,9 @@ fn commit_beyond_backlog_limit_releases_waiting_session() {
         assert!(replayed.complete);
         assert_eq!(fixture.value("select a from t"), "11");
         let report = &replayed.report;
-        let skipped = &report["skipped"]["session too far behind, queue limit reached"];
-        assert_eq!(report["events"]["skipped"], *skipped);
-        assert!(skipped.as_u64().unwrap() > 100, "{report}");
+        let dropped = &report["dropped"]["session too far behind, queue limit reached"];
+        assert_eq!(report["events"]["dropped"], *dropped);
+        assert!(dropped.as_u64().unwrap() > 100, "{report}");
         assert_eq!(report["executions"]["failed"], 0);
         assert_eq!(report["by_kind"]["disconnect"]["done"], 2);
     }

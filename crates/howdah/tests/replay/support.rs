@@ -1,6 +1,7 @@
 //! Helpers: the binary, the servers, and the results of a replay.
 
 use std::{
+    io::Read as _,
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
     sync::LazyLock,
@@ -150,15 +151,16 @@ impl FinishedReplay {
         let ends = &replayed.report["events"];
         assert_eq!(ends["total"], replayed.report["events_read"], "{}", replayed.report);
         assert_eq!(ends["total"], replayed.outcomes.len(), "{}", replayed.report);
-        let sum = ["done", "failed", "skipped"].map(|end| ends[end].as_u64().unwrap());
+        let names = ["done", "failed", "skipped", "dropped"];
+        let sum = names.map(|end| ends[end].as_u64().unwrap());
         assert_eq!(ends["total"], sum.iter().sum::<u64>());
-        for (end, sum) in ["done", "failed", "skipped"].into_iter().zip(sum) {
+        for (end, sum) in names.into_iter().zip(sum) {
             assert_eq!(replayed.with_disposition(end).count() as u64, sum, "{end}");
         }
         replayed
     }
 
-    /// Outcomes with a disposition: `done`, `failed` or `skipped`.
+    /// Outcomes with a disposition: `done`, `failed`, `skipped` or `dropped`.
     pub(crate) fn with_disposition(&self, end: &str) -> impl Iterator<Item = &ReplayOutcome> {
         self.outcomes.iter().filter(move |outcome| disposition_name(outcome) == end)
     }
@@ -194,6 +196,7 @@ pub(crate) fn disposition_name(outcome: &ReplayOutcome) -> &'static str {
         Disposition::Done => "done",
         Disposition::Failed { .. } => "failed",
         Disposition::Skipped { .. } => "skipped",
+        Disposition::Dropped { .. } => "dropped",
     }
 }
 
@@ -232,6 +235,25 @@ impl ReplayProcess {
     /// The process.
     pub(crate) fn child(&mut self) -> &mut Child {
         self.child.as_mut().unwrap()
+    }
+
+    /// Reads stderr up to a line with this text, and returns the rest of that line.
+    pub(crate) fn read_announced(&mut self, label: &str) -> String {
+        let stderr = self.child().stderr.as_mut().unwrap();
+        // Byte by byte, so that the rest can still be read at the end.
+        let mut line = Vec::new();
+        loop {
+            let mut byte = [0];
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "stderr ended without {label:?}");
+            if byte[0] != b'\n' {
+                line.push(byte[0]);
+                continue;
+            }
+            let read = text(&std::mem::take(&mut line));
+            if let Some((_, rest)) = read.split_once(label) {
+                return rest.to_owned();
+            }
+        }
     }
 
     /// Sends SIGINT, like Ctrl-C.

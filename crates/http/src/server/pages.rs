@@ -6,7 +6,8 @@
 //! browsers add to many requests from scripts, must also name this server. A request that another
 //! site caused must be a navigation, that is, one whose result only the user sees.
 //!
-//! Requests other than GET and HEAD are refused, so nothing can be changed.
+//! Requests other than GET and HEAD are refused, so nothing can be changed. A control server
+//! accepts other methods, but no request from a browser at all.
 
 use std::{
     io,
@@ -40,7 +41,7 @@ pub struct PageAccess {
 #[non_exhaustive]
 pub enum PageServerError {
     /// Other machines could connect, and [`PageAccess::allow_remote`] is not set.
-    #[error("{0} is not a loopback address, so other machines could read the pages")]
+    #[error("{0} is not a loopback address, so other machines could connect")]
     NotLoopback(SocketAddr),
     /// The address cannot be bound, or the server's thread cannot be started.
     #[error("cannot listen on {address}")]
@@ -81,6 +82,21 @@ pub(super) fn protected(router: Router, address: SocketAddr, access: &PageAccess
     }))
 }
 
+/// Restricts a router to programs on this machine: requests must name this server, and must not
+/// come from a browser. `address` is the loopback address that the server listens on.
+pub(super) fn controlled(router: Router, address: SocketAddr) -> Router {
+    let hosts = Arc::new(AllowedHosts { address, access: PageAccess::default() });
+    router.layer(from_fn(move |request: Request, next: Next| {
+        let hosts = Arc::clone(&hosts);
+        async move {
+            match hosts.check_program(&request) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => refusal.response(address),
+            }
+        }
+    }))
+}
+
 /// The hosts that requests may name.
 #[derive(Debug)]
 struct AllowedHosts {
@@ -95,6 +111,7 @@ enum PageRefusal {
     Host,
     Origin,
     CrossSite,
+    Browser,
 }
 
 impl PageRefusal {
@@ -116,6 +133,9 @@ impl PageRefusal {
             Self::CrossSite => {
                 (StatusCode::FORBIDDEN, "requests from other sites are refused\n").into_response()
             }
+            Self::Browser => {
+                (StatusCode::FORBIDDEN, "requests from browsers are refused\n").into_response()
+            }
         }
     }
 }
@@ -125,13 +145,8 @@ impl AllowedHosts {
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             return Err(PageRefusal::Method);
         }
+        self.check_host(request)?;
         let headers = request.headers();
-        let host = only_value(headers, header::HOST).ok_or(PageRefusal::Host)?;
-        // A request target in absolute form has a host as well.
-        let target = request.uri().authority().map(Authority::as_str);
-        if ![Some(host), target].into_iter().flatten().all(|host| self.contains(host)) {
-            return Err(PageRefusal::Host);
-        }
         if headers.contains_key(header::ORIGIN) {
             let origin = only_value(headers, header::ORIGIN).ok_or(PageRefusal::Origin)?;
             let host = origin.strip_prefix("http://").ok_or(PageRefusal::Origin)?;
@@ -144,6 +159,24 @@ impl AllowedHosts {
         let is_navigation = value("sec-fetch-mode") == Some("navigate")
             && value("sec-fetch-dest") == Some("document");
         if is_cross_site && !is_navigation { Err(PageRefusal::CrossSite) } else { Ok(()) }
+    }
+
+    /// Checks a request that may change something. Browsers add `Sec-Fetch-Site` to all requests to
+    /// this machine, and `Origin` to those that change something.
+    fn check_program(&self, request: &Request) -> Result<(), PageRefusal> {
+        self.check_host(request)?;
+        let is_from_browser = ["origin", "sec-fetch-site", "sec-fetch-mode"]
+            .iter()
+            .any(|name| request.headers().contains_key(*name));
+        if is_from_browser { Err(PageRefusal::Browser) } else { Ok(()) }
+    }
+
+    fn check_host(&self, request: &Request) -> Result<(), PageRefusal> {
+        let host = only_value(request.headers(), header::HOST).ok_or(PageRefusal::Host)?;
+        // A request target in absolute form has a host as well.
+        let target = request.uri().authority().map(Authority::as_str);
+        let names_this = [Some(host), target].into_iter().flatten().all(|host| self.contains(host));
+        if names_this { Ok(()) } else { Err(PageRefusal::Host) }
     }
 
     /// Whether `host`, as in the `Host` header, is this server.
@@ -217,6 +250,24 @@ mod tests {
     fn hosts(address: &str) -> AllowedHosts {
         let address = address.parse().unwrap();
         AllowedHosts { address, access: PageAccess::default() }
+    }
+
+    #[test]
+    fn only_programs_control() {
+        let hosts = hosts("127.0.0.1:8080");
+        let check = |headers: &[(&str, &str)]| {
+            let mut request = Request::builder().uri("/rate").method(Method::PUT);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            hosts.check_program(&request.body(Body::empty()).unwrap())
+        };
+        let host = ("host", "127.0.0.1:8080");
+        assert_eq!(check(&[host]), Ok(()));
+        assert_eq!(check(&[("host", "evil.example:8080")]), Err(PageRefusal::Host));
+        for header in [("origin", "http://127.0.0.1:8080"), ("sec-fetch-site", "same-origin")] {
+            assert_eq!(check(&[host, header]), Err(PageRefusal::Browser));
+        }
     }
 
     fn check(hosts: &AllowedHosts, headers: &[(&str, &str)]) -> Result<(), PageRefusal> {

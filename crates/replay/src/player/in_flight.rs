@@ -58,7 +58,7 @@ impl InFlightBatch {
     pub(super) fn cancel_at(&self, cancel: &ScheduledEvent, paced: bool) -> Instant {
         let Some(BatchPart { item: cancelled, .. }) = self.parts.first() else { return cancel.due };
         let gap = if paced {
-            cancel.due.saturating_duration_since(cancelled.due)
+            cancel.scheduled.saturating_duration_since(cancelled.scheduled)
         } else {
             cancel.event.time.saturating_since(cancelled.event.time)
         };

@@ -10,7 +10,7 @@ use super::{ScheduledEvent, batch::continues_statement};
 #[derive(Debug, Default)]
 pub(crate) struct OrderHold {
     /// Whether the replay follows the captured order of commits.
-    pub(crate) is_enabled: bool,
+    pub(super) is_enabled: bool,
     /// The time for which the event at the front waits, while it is held back: see
     /// [`OrderPosition::needs`](crate::order::OrderPosition::needs).
     needs: Option<Timestamp>,
@@ -32,6 +32,10 @@ pub(super) enum OrderCheck {
 }
 
 impl OrderHold {
+    pub(super) fn new(is_enabled: bool) -> Self {
+        Self { is_enabled, ..Self::default() }
+    }
+
     /// Whether the event at the front is held back.
     pub(crate) fn is_waiting(&self) -> bool {
         self.needs.is_some()

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use howdah_traffic::Event;
+use howdah_traffic::{Event, Timestamp};
 
 use crate::{link::ReplayFailure, order::OrderPosition};
 
@@ -10,6 +10,12 @@ use crate::{link::ReplayFailure, order::OrderPosition};
 #[derive(Debug)]
 pub(crate) struct ScheduledEvent {
     pub(crate) event: Event,
+    /// The event's captured time, without idle times that are left out.
+    pub(crate) time: Timestamp,
+    /// When the event is due by the schedule.
+    pub(crate) scheduled: Instant,
+    /// When the event is due: as scheduled, or later or earlier if its session keeps the captured
+    /// times between statements.
     pub(crate) due: Instant,
     /// When the event could be sent: when due, or later if its source was late.
     pub(crate) available: Instant,
@@ -22,12 +28,17 @@ pub(crate) struct ScheduledEvent {
     pub(crate) types: Option<Arc<[u32]>>,
     /// Whether the event's batch was refused without types and is sent again.
     pub(crate) is_retried: bool,
+    /// Whether the session had a transaction block open before the event, if the replay spreads its
+    /// transactions over several connections.
+    pub(crate) is_in_block: bool,
 }
 
 impl ScheduledEvent {
     pub(crate) fn new(event: Event, due: Instant, here: Instant, bytes: usize) -> Self {
         Self {
+            time: event.time,
             event,
+            scheduled: due,
             due,
             available: here,
             bytes,
@@ -35,7 +46,20 @@ impl ScheduledEvent {
             held_until: None,
             types: None,
             is_retried: false,
+            is_in_block: false,
         }
+    }
+
+    /// Moves the event to another due time.
+    pub(super) fn postpone(&mut self, due: Instant) {
+        let input_late = self.available.saturating_duration_since(self.due);
+        self.available = if input_late.is_zero() { due } else { self.available.max(due) };
+        self.due = due;
+    }
+
+    /// Returns the captured time at which the event ended, without idle times that are left out.
+    pub(super) fn captured_end(&self) -> Timestamp {
+        self.time + self.event.captured_end().saturating_since(self.event.time)
     }
 
     /// Returns the types for the event's Parse: captured or deduced ones.
@@ -78,6 +102,24 @@ pub(crate) enum EventEnd {
     Done,
     Failed(ReplayFailure),
     Skipped(SkipCause),
+    Dropped(DropCause),
+}
+
+/// The policy or limit for which an event was not sent. The texts appear in reports and in the
+/// run's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DropCause {
+    Late,
+    QueueLimit,
+}
+
+impl DropCause {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Late => "later than drop-late allows",
+            Self::QueueLimit => "session too far behind, queue limit reached",
+        }
+    }
 }
 
 /// The reason why an event was not sent, or was given up when the replay was interrupted. The texts
@@ -93,7 +135,6 @@ pub(crate) enum SkipCause {
     TransactionLost,
     Conflict,
     NothingToCancel,
-    TooFarBehind,
     Interrupted,
     Cancelled,
     Abandoned,
@@ -111,7 +152,6 @@ impl SkipCause {
             Self::TransactionLost => "its transaction was lost with the connection",
             Self::Conflict => "failed in the capture by a conflict with another session",
             Self::NothingToCancel => "nothing left to cancel",
-            Self::TooFarBehind => "session too far behind, queue limit reached",
             Self::Interrupted => "interrupted",
             Self::Cancelled => "in flight when interrupted, cancelled on the target",
             Self::Abandoned => "in flight when interrupted, not answered in time",

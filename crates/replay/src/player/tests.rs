@@ -11,6 +11,21 @@ use howdah_wire::{
 };
 
 use super::*;
+use crate::pace::Rate;
+
+fn settings() -> PlayerSettings {
+    PlayerSettings {
+        fetch_rows: 100,
+        lag: LagPolicy::default(),
+        think_time: None,
+        order: StatementOrder::Session,
+        types: Arc::default(),
+    }
+}
+
+fn schedule(start: Instant, rate: Rate) -> Schedule {
+    Schedule::new(Timestamp::from_micros(0), start, rate)
+}
 
 /// A player with its client and the current time.
 struct PlayerFixture {
@@ -33,7 +48,7 @@ impl PlayerFixture {
             channel_binding: None,
         };
         let mut fixture = Self {
-            player: Player::new("s".into(), start, 100, Arc::default()),
+            player: Player::new("s".into(), start, &settings()),
             client: ClientSession::new(login, [7; 18]),
             start,
             now: Duration::ZERO,
@@ -86,7 +101,7 @@ impl PlayerFixture {
         self.now = Duration::from_millis(millis);
         self.player.step(
             self.start + self.now,
-            true,
+            &schedule(self.start, Rate::Times(1.0)),
             Timestamp::from_micros(self.clear_until),
             Some(&mut self.client),
         )
@@ -453,7 +468,7 @@ fn late_statement_keeps_its_time_before_cancel() {
         for (millis, waits) in [(400, true), (699, true), (700, false)] {
             let step = fixture.player.step(
                 fixture.start + Duration::from_millis(millis),
-                paced,
+                &schedule(fixture.start, if paced { Rate::Times(1.0) } else { Rate::Max }),
                 Timestamp::default(),
                 None,
             );
@@ -489,7 +504,7 @@ fn rest_of_lost_transaction_is_skipped() {
     fixture.at(9);
     let now = fixture.start + fixture.now;
     let failure = ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
-    let outage = Outage { failure, retry: now, is_long: false };
+    let outage = Outage { failure, retry: now, waits_for_slot: false, is_long: false };
     let finished = fixture.player.on_connection_lost(outage, now);
     assert!(matches!(&finished[..], [one] if matches!(one.end, EventEnd::Failed(_))));
     for sql in &statements[2..5] {
@@ -509,7 +524,9 @@ fn events_fail_when_due_during_outage() {
     let now = fixture.start;
     let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
     let retry = now + Duration::from_millis(100);
-    fixture.player.on_connection_lost(Outage { failure, retry, is_long: false }, now);
+    fixture
+        .player
+        .on_connection_lost(Outage { failure, retry, waits_for_slot: false, is_long: false }, now);
     fixture.event(10, simple("select 1"));
     fixture.event(200, simple("select 2"));
     assert!(matches!(fixture.at(10), PlayerStep::Record(_, EventEnd::Failed(_))));
@@ -665,7 +682,10 @@ fn lost_transaction_ends_where_captured_one_did() {
         let failure =
             ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
         let now = fixture.start;
-        fixture.player.on_connection_lost(Outage { failure, retry: now, is_long: false }, now);
+        fixture.player.on_connection_lost(
+            Outage { failure, retry: now, waits_for_slot: false, is_long: false },
+            now,
+        );
         assert!(matches!(
             fixture.at(9),
             PlayerStep::Record(_, EventEnd::Skipped(SkipCause::TransactionLost))
@@ -684,7 +704,10 @@ fn begin_after_unended_lost_transaction_is_played() {
     fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
     let failure = ReplayFailure { sqlstate: SqlState::new(b"57P01"), message: "terminated".into() };
     let now = fixture.start;
-    fixture.player.on_connection_lost(Outage { failure, retry: now, is_long: false }, now);
+    fixture.player.on_connection_lost(
+        Outage { failure, retry: now, waits_for_slot: false, is_long: false },
+        now,
+    );
     assert!(matches!(
         fixture.at(9),
         PlayerStep::Record(_, EventEnd::Skipped(SkipCause::TransactionLost))
@@ -704,7 +727,10 @@ fn disconnect_during_outage_completes_session() {
     let mut fixture = PlayerFixture::connected();
     let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
     let retry = fixture.start + Duration::from_secs(9);
-    fixture.player.on_connection_lost(Outage { failure, retry, is_long: false }, fixture.start);
+    fixture.player.on_connection_lost(
+        Outage { failure, retry, waits_for_slot: false, is_long: false },
+        fixture.start,
+    );
     fixture.event(1, Action::Disconnect);
     assert!(!fixture.player.is_done());
     assert!(matches!(fixture.at(1), PlayerStep::Record(_, EventEnd::Done)));
@@ -716,11 +742,16 @@ fn unpaced_events_wait_for_short_outage_only() {
     let mut fixture = PlayerFixture::connected();
     let failure = ReplayFailure { sqlstate: SqlState::new(b"08006"), message: "refused".into() };
     let retry = fixture.start + Duration::from_secs(9);
-    let outage = Outage { failure, retry, is_long: false };
+    let outage = Outage { failure, retry, waits_for_slot: false, is_long: false };
     fixture.event(0, simple("select 1"));
     for (is_long, waits) in [(false, true), (true, false)] {
         fixture.player.on_connection_lost(Outage { is_long, ..outage.clone() }, fixture.start);
-        match fixture.player.step(fixture.start, false, Timestamp::default(), None) {
+        match fixture.player.step(
+            fixture.start,
+            &schedule(fixture.start, Rate::Max),
+            Timestamp::default(),
+            None,
+        ) {
             PlayerStep::WaitUntil(at) => assert!(waits && at == retry),
             PlayerStep::Record(_, EventEnd::Failed(_)) => assert!(!waits),
             other => panic!("{other:?}"),
@@ -956,4 +987,185 @@ fn captured_copy_rows_are_replayed() {
     fixture.server(&ready(TransactionStatus::Idle));
     // Rows that were not captured cannot be copied.
     assert!(matches!(fixture.at(1), PlayerStep::Record(_, EventEnd::Skipped(SkipCause::CopyData))));
+}
+
+impl PlayerFixture {
+    /// Like [`Self::connected`], with other settings.
+    fn with_settings(change: impl FnOnce(&mut PlayerSettings)) -> Self {
+        let mut fixture = Self::connected();
+        let mut changed = settings();
+        change(&mut changed);
+        let player = Player::new("s".into(), fixture.start, &changed);
+        fixture.player = Player { link_state: LinkState::Connected, ..player };
+        fixture
+    }
+
+    /// Queues a query, captured at `millis` with a duration.
+    fn query(&mut self, millis: u64, duration: u64, sql: &str) {
+        self.event(millis, simple(sql));
+        let item = self.player.queue.back_mut().unwrap();
+        item.event.outcome.duration_us = Some(duration * 1000);
+    }
+
+    fn complete(&mut self, tag: &[u8]) -> Vec<FinishedEvent> {
+        self.server(&done(tag, TransactionStatus::Idle))
+    }
+
+    /// Returns the milliseconds until which the player waits.
+    fn waits_until(&mut self, millis: u64) -> u128 {
+        match self.at(millis) {
+            PlayerStep::WaitUntil(due) => (due - self.start).as_millis(),
+            step => panic!("{step:?} at {millis}"),
+        }
+    }
+}
+
+#[test]
+fn session_that_stays_late_keeps_its_think_times() {
+    let mut fixture = PlayerFixture::with_settings(|settings| settings.lag = LagPolicy::Keep);
+    fixture.query(0, 10, "select 1");
+    fixture.query(100, 10, "select 2");
+    fixture.query(500, 10, "select 3");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    // It takes 200 ms instead of 10 ms. The captured client then waited for 90 ms.
+    assert!(matches!(fixture.at(100), PlayerStep::Wait));
+    fixture.now = Duration::from_millis(200);
+    fixture.complete(b"SELECT 1");
+    assert_eq!(fixture.waits_until(200), 290);
+    assert!(matches!(fixture.at(290), PlayerStep::Send));
+    // A faster statement does not make the session catch up.
+    let [second] = &fixture.complete(b"SELECT 1")[..] else { panic!() };
+    assert_eq!(second.item.due - second.item.scheduled, Duration::from_millis(190));
+    assert_eq!(second.item.available, second.item.due);
+    assert_eq!(fixture.waits_until(290), 690);
+}
+
+#[test]
+fn think_times_replace_the_schedule() {
+    let mut fixture = PlayerFixture::with_settings(|settings| settings.think_time = Some(0.5));
+    fixture.query(0, 50, "select 1");
+    fixture.query(150, 0, "select 2");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    fixture.now = Duration::from_millis(10);
+    fixture.complete(b"SELECT 1");
+    // Half of the 100 ms between the captured end and the next statement.
+    assert_eq!(fixture.waits_until(10), 60);
+    assert!(matches!(fixture.at(60), PlayerStep::Send));
+}
+
+#[test]
+fn late_transactions_are_dropped_as_a_whole() {
+    let limit = Duration::from_secs(1);
+    let mut fixture =
+        PlayerFixture::with_settings(|settings| settings.lag = LagPolicy::DropLate(limit));
+    for (at, sql) in [
+        (0, "select 1"),
+        (10, "begin"),
+        (11, "update t set v = 1"),
+        (12, "commit"),
+        (20, "set work_mem = '1MB'"),
+        (1_900, "begin"),
+        (1_901, "insert into t values (1)"),
+    ] {
+        fixture.query(at, 0, sql);
+    }
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    fixture.sent();
+    fixture.now = Duration::from_millis(2_000);
+    fixture.complete(b"SELECT 1");
+    for dropped in ["begin", "update t set v = 1", "commit"] {
+        let PlayerStep::Record(item, EventEnd::Dropped(DropCause::Late)) = fixture.at(2_000) else {
+            panic!("{dropped}");
+        };
+        assert_eq!(item.event.action.sql(), Some(&Text::from(dropped)));
+    }
+    // Later statements depend on a setting.
+    assert!(matches!(fixture.at(2_000), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(set work_mem = '1MB')");
+    fixture.complete(b"SET");
+    // A transaction that was in time when it began is not torn apart.
+    assert!(matches!(fixture.at(2_000), PlayerStep::Send));
+    fixture.server(&done(b"BEGIN", TransactionStatus::InTransaction));
+    assert!(matches!(fixture.at(9_000), PlayerStep::Send));
+}
+
+#[test]
+fn transaction_need_not_wait_for_the_previous_one() {
+    let none = |settings: &mut PlayerSettings| settings.order = StatementOrder::None;
+    let mut fixture = PlayerFixture::with_settings(none);
+    fixture.query(0, 0, "set work_mem = '1MB'");
+    fixture.query(1, 0, "begin");
+    fixture.query(2, 0, "select 1");
+    fixture.query(3, 0, "commit");
+    fixture.query(4, 0, "select 2");
+    assert!(matches!(fixture.at(0), PlayerStep::Send));
+    // The next transaction needs the setting.
+    assert!(matches!(fixture.at(1), PlayerStep::Wait));
+    fixture.complete(b"SET");
+    for (at, tag) in [(1, "BEGIN"), (2, "SELECT 1")] {
+        assert!(matches!(fixture.at(at), PlayerStep::Send));
+        assert!(matches!(fixture.at(at), PlayerStep::Wait), "{tag}");
+        fixture.server(&done(tag.as_bytes(), TransactionStatus::InTransaction));
+    }
+    assert!(matches!(fixture.at(3), PlayerStep::Send));
+    assert_eq!(fixture.waits_until(3), 4);
+    assert!(matches!(fixture.at(4), PlayerStep::Spread));
+
+    let mut other = PlayerFixture::with_settings(none);
+    other.player.take_over(fixture.player.pass_on());
+    assert!(matches!(other.at(4), PlayerStep::Send));
+    assert_eq!(other.sent(), "query(reset all) query(set work_mem = '1MB')");
+    other.complete(b"RESET");
+    other.complete(b"SET");
+    assert!(matches!(other.at(4), PlayerStep::Send));
+    assert_eq!(other.sent(), "query(select 2)");
+    assert!(!fixture.player.has_queued());
+}
+
+#[test]
+fn settings_are_restored_after_a_lost_connection() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.query(0, 0, "set search_path = app");
+    fixture.query(1, 0, "prepare p as select 1");
+    fixture.query(2, 0, "select * from t");
+    for tag in [&b"SET"[..], b"PREPARE"] {
+        assert!(matches!(fixture.at(1), PlayerStep::Send));
+        fixture.complete(tag);
+    }
+    let failure = ReplayFailure { sqlstate: None, message: "gone".into() };
+    let now = fixture.start;
+    let outage = Outage { failure, retry: now, waits_for_slot: false, is_long: false };
+    fixture.player.on_connection_lost(outage, now);
+    assert!(matches!(fixture.at(2), PlayerStep::Connect(None)));
+    let mut again = PlayerFixture::connected();
+    std::mem::swap(&mut fixture.client, &mut again.client);
+    fixture.player.handle_reply(Reply::LoggedIn, now, &mut fixture.client);
+    assert!(matches!(fixture.at(2), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(set search_path = app) query(prepare p as select 1)");
+    // One that fails does not prevent the others, nor the session from going on.
+    let mut failed = Vec::new();
+    say::error_response(&mut failed, say::essentials(Severity::Error, b"42704", b"unknown"))
+        .unwrap();
+    failed.extend(ready(TransactionStatus::Idle));
+    fixture.server(&failed);
+    fixture.complete(b"PREPARE");
+    assert!(matches!(fixture.at(2), PlayerStep::Send));
+    assert_eq!(fixture.sent(), "query(select * from t)");
+}
+
+#[test]
+fn wait_for_a_slot_is_not_the_servers() {
+    let mut fixture = PlayerFixture::connected();
+    fixture.query(0, 0, "select 1");
+    let failure = ReplayFailure { sqlstate: SqlState::new(b"53300"), message: "too many".into() };
+    let (start, millis) = (fixture.start, Duration::from_millis);
+    fixture.player.link_state = LinkState::Connecting;
+    let outage =
+        Outage { failure, retry: start + millis(100), waits_for_slot: true, is_long: false };
+    fixture.player.on_connection_lost(outage, start + millis(5));
+    // The event waits although it is due.
+    assert_eq!(fixture.waits_until(5), 100);
+    assert!(matches!(fixture.at(100), PlayerStep::Connect(None)));
+    fixture.player.handle_reply(Reply::LoggedIn, start + millis(120), &mut fixture.client);
+    assert_eq!(fixture.player.free_since, start + millis(5));
 }

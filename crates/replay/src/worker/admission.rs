@@ -27,7 +27,7 @@ use howdah_traffic::{Event, Kind, SessionId};
 use super::{ReplayWorker, SessionSlot, SlotId, unsent};
 use crate::{
     inbox::{QueueState, QueuedEvent},
-    player::{EventEnd, LinkState, Player, ScheduledEvent, SkipCause, ends_transaction},
+    player::{DropCause, EventEnd, LinkState, Player, ScheduledEvent, ends_transaction},
     settings::ReplayLimits,
 };
 
@@ -61,9 +61,12 @@ impl ReplayWorker {
 
     fn pop_due(&self, now: Instant, events: &mut Vec<QueuedEvent>) -> QueueState {
         let (schedule, limits) = (self.shared.schedule, self.shared.limits);
+        // With think times, a session may need its events long before the schedule does.
+        let reads_ahead = self.shared.players.think_time.is_some();
         let mut backlog = self.backlog_bytes;
         let near = |queued: &QueuedEvent| {
-            let near = schedule.due(queued.time) <= now + lookahead(backlog, limits);
+            let near = schedule.due(queued.time) <= now + lookahead(backlog, limits)
+                || reads_ahead && backlog < limits.read_ahead_bytes;
             backlog += if near { queued.bytes } else { 0 };
             near
         };
@@ -132,6 +135,7 @@ impl ReplayWorker {
         let due = self.shared.schedule.due(queued.time);
         let here = queued.available_at(due);
         let mut item = ScheduledEvent::new(queued.event, due, here, queued.bytes);
+        item.time = queued.time;
         item.position = queued.position;
         let slot_entry = &mut self.slots[slot.index as usize];
         let Some(player) = slot_entry.player.as_mut() else { return };
@@ -142,7 +146,7 @@ impl ReplayWorker {
         {
             let free = player.free_since;
             self.shared.note_transaction_end(&item);
-            self.finished.push(unsent(item, EventEnd::Skipped(SkipCause::TooFarBehind), now, free));
+            self.finished.push(unsent(item, EventEnd::Dropped(DropCause::QueueLimit), now, free));
             return;
         }
         self.backlog_bytes += item.bytes;
@@ -158,21 +162,24 @@ impl ReplayWorker {
     }
 
     fn new_slot(&mut self, session: SessionId, now: Instant) -> SlotId {
+        let slot = self.occupy_slot(session.clone(), now);
+        let targets = self.shared.targets.len() as u64;
+        self.slots[slot.index as usize].target = (self.stats.sessions % targets) as usize;
+        self.by_session.insert(session, slot);
+        self.stats.sessions += 1;
+        slot
+    }
+
+    /// Creates a player for a session, in a slot of its own.
+    pub(super) fn occupy_slot(&mut self, session: SessionId, now: Instant) -> SlotId {
         let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(SessionSlot::default());
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 sessions at once")
         });
         let slot_entry = &mut self.slots[index as usize];
         slot_entry.generation = slot_entry.generation.wrapping_add(1);
-        let (fetch_rows, types) = (self.shared.limits.fetch_rows, self.shared.types.clone());
-        let player = slot_entry.player.insert(Player::new(session.clone(), now, fetch_rows, types));
-        if self.shared.order.is_some() {
-            player.order.is_enabled = true;
-        }
-        let slot = SlotId { index, generation: slot_entry.generation };
-        self.by_session.insert(session, slot);
-        self.stats.sessions += 1;
-        slot
+        slot_entry.player = Some(Player::new(session, now, &self.shared.players));
+        SlotId { index, generation: slot_entry.generation }
     }
 }
 

@@ -93,7 +93,8 @@ impl ReplayWorker {
             }
             if let Some(request) = cancel_request_for(slot_entry) {
                 // A request that cannot be sent is repeated, like one without effect.
-                let _ = self.cancels.start(&self.shared.dialer, &self.poller, request, None, now);
+                let dialer = &self.shared.targets[self.slots[slot.index as usize].target].dialer;
+                let _ = self.cancels.start(dialer, &self.poller, request, None, now);
             }
         }
         Some(ending.deadline.min(now + HOUSEKEEPING_INTERVAL))

@@ -13,6 +13,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct SessionSlot {
     pub(super) generation: u32,
+    /// Index of the session's target.
+    pub(super) target: usize,
     pub(super) player: Option<Player>,
     pub(super) link: Option<Link>,
     /// The Connect event of the connection being opened, if any, and the start of the attempt.

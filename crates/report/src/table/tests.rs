@@ -28,6 +28,9 @@ fn outcome(query: u64, number: u64, service_us: u64) -> ReplayOutcome {
         rows: Some(1),
         disposition: Disposition::Done,
         captured_us: None,
+        order_wait_us: None,
+        captured_rows: None,
+        check: None,
     }
 }
 
