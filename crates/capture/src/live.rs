@@ -31,7 +31,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{BufferChunk, BufferQueue, CaptureBuffer, ClientMark, SessionStart};
+pub use buffer::{
+    BufferChunk, BufferQueue, CaptureBuffer, CapturedParts, ClientMark, SessionStart,
+};
 pub use counts::RecorderCounts;
 pub use decoder::{PoolLookup, TrafficDecoder};
 pub use harness::CaptureHarness;

@@ -93,12 +93,13 @@ impl Redactor {
         event
     }
 
-    /// Removes copied rows and arguments of function calls, which consist only of values, and
-    /// replaces the values of `application_name` and of the application's own settings.
+    /// Removes copied rows, results and arguments of function calls, which consist only of values,
+    /// and replaces the values of `application_name` and of the application's own settings.
     fn redact_wire(&mut self, wire: &mut WireDetail) {
         if let Some(copy) = &mut wire.copy_in {
             copy.data.iter_mut().for_each(|data| *data = None);
         }
+        wire.result = None;
         // The types of arguments are unknown, and many are binary.
         self.withheld += u64::from(wire.arguments.take().is_some());
         let is_application_setting = |name: &Text| {

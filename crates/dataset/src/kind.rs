@@ -35,7 +35,7 @@ impl DatasetKind {
     /// Returns the format version that this build writes. It reads all versions up to this one.
     pub const fn version(self) -> u32 {
         match self {
-            Self::Capture => 4,
+            Self::Capture => 5,
             Self::Run => 3,
         }
     }

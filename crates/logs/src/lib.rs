@@ -60,7 +60,8 @@ pub use language::Language;
 pub use options::{Emit, ImportOptions};
 pub use prefix::{Confidence, LogLinePrefix, PrefixOrigin};
 pub use reading::{
-    LogStream, ReadFilesError, ReadPlanError, ReadProgress, ReceiverGone, read_files, visit_files,
+    LogStream, ReadFilesError, ReadPlanError, ReadProgress, ReceiverGone, StreamPosition,
+    read_files, visit_files,
 };
 pub use server_log_format::ServerLogFormat;
 pub use summary::{

@@ -9,5 +9,5 @@ mod stream;
 pub use self::{
     files::{ReadFilesError, ReadProgress, read_files, visit_files},
     read_plan::ReadPlanError,
-    stream::{LogStream, ReceiverGone},
+    stream::{LogStream, ReceiverGone, StreamPosition},
 };

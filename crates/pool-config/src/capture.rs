@@ -18,6 +18,9 @@ pub struct CaptureConfig {
     /// Maximum bytes of rows captured for the COPYs of one message, from 0 to 128 MiB. A COPY
     /// beyond the limit is captured without its rows.
     pub copy_bytes_max: u32,
+    /// Whether checksums of the results that clients receive are captured, and the first rows of
+    /// results with generated values. Not with `redact`, because rows contain values.
+    pub results: bool,
     /// Whether captured values are replaced by other values of the same shape.
     pub redact: bool,
     /// A file with the secret from which the replacements are derived, at least 16 bytes; a random
@@ -42,6 +45,7 @@ impl Default for CaptureConfig {
             start: false,
             copy: CopyCapture::Full,
             copy_bytes_max: 16 << 20,
+            results: false,
             redact: false,
             redact_key: None,
             buffer_bytes: 64 << 20,
@@ -83,6 +87,8 @@ impl CaptureConfig {
         rule(no_path, "capture.start", "needs capture.path, the folder for captures");
         let unused_key = self.redact_key.is_some() && !self.redact;
         rule(unused_key, "capture.redact-key", "has no effect without capture.redact");
+        let both = self.results && self.redact;
+        rule(both, "capture.results", "cannot be used with capture.redact: rows contain values");
         let large = self.copy_bytes_max > 128 * MIB;
         rule(large, "capture.copy-bytes-max", "must be at most 128 MiB");
         rule(self.buffer_bytes < 4 * MIB, "capture.buffer-bytes", "must be at least 4 MiB");

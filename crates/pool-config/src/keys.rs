@@ -168,6 +168,7 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Restart capture.start;
     Reload capture.copy;
     Reload capture.copy_bytes_max;
+    Reload capture.results;
     Reload capture.redact;
     Reload capture.redact_key;
     Reload capture.buffer_bytes;

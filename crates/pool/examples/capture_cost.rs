@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settings = RecorderSettings {
         path: folder.path().join("it"),
         copy: CopyRows::Full { bytes_max: 1 << 20 },
+        results: false,
         redaction: None,
         buffer_bytes: 1 << 30,
         file_bytes: 64 << 20,

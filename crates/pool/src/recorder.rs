@@ -21,8 +21,8 @@ use std::{
 use howdah_capture::{
     RedactionKey,
     live::{
-        BufferChunk, BufferQueue, CaptureBuffer, CopyRows, PoolLookup, RecorderCounts,
-        TrafficDecoder,
+        BufferChunk, BufferQueue, CaptureBuffer, CapturedParts, CopyRows, PoolLookup,
+        RecorderCounts, TrafficDecoder,
     },
 };
 use howdah_dataset::{CaptureOrigin, CaptureSettings, CaptureWriter, CapturedServer, WriteError};
@@ -38,6 +38,8 @@ pub struct RecorderSettings {
     pub path: PathBuf,
     /// How rows of COPY are captured.
     pub copy: CopyRows,
+    /// Whether results are captured, unless values are redacted.
+    pub results: bool,
     /// The key for redaction; if `None`, values are not redacted.
     pub redaction: Option<RedactionKey>,
     /// Maximum number of bytes queued for decoding, per worker.
@@ -144,10 +146,13 @@ impl CaptureRecorder {
         let lanes: Vec<_> = (0..settings.workers)
             .map(|number| BufferQueue::new(number, settings.buffer_bytes))
             .collect();
-        let keeps_rows =
-            matches!(settings.copy, CopyRows::Full { .. }) && settings.redaction.is_none();
+        let has_values = settings.redaction.is_none();
+        let parts = CapturedParts {
+            copy_rows: matches!(settings.copy, CopyRows::Full { .. }) && has_values,
+            results: settings.results && has_values,
+        };
         let buffer = |queue: &Arc<BufferQueue>| {
-            CaptureBuffer::new(settings.capture_number, Arc::clone(queue), to.clone(), keeps_rows)
+            CaptureBuffer::new(settings.capture_number, Arc::clone(queue), to.clone(), parts)
         };
         let buffers = lanes.iter().map(buffer).collect();
         let shared = Arc::new(RecorderShared {

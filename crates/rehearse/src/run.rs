@@ -163,6 +163,8 @@ impl Replayer<'_> {
             encodings: EncodingMap { captured, ..EncodingMap::default() },
             login_settings: Vec::new(),
             is_read_only,
+            checks_results: false,
+            maps_ids: false,
             limits: ReplayLimits::default(),
             workers: self.workers,
         }

@@ -37,6 +37,7 @@ mod concurrency;
 mod encoding;
 mod guard;
 mod identity;
+mod ids;
 mod inbox;
 mod link;
 mod login_setting;
@@ -63,7 +64,9 @@ pub use guard::{ActiveClients, CapturedEvidence, GuardError, TargetFacts, check_
 pub use identity::{IdentityMap, ParseRenamingError, Renaming};
 pub use login_setting::{LoginSetting, ParseLoginSettingError};
 pub use machine::CalibrationPlan;
-pub use metrics::{LatencyCounts, METRICS, ProgressReader, ReplayProgress};
+pub use metrics::{
+    InputMetrics, InputPosition, LatencyCounts, METRICS, ProgressReader, ReplayProgress,
+};
 pub use notice::{Notice, NoticeSink};
 pub use order::StatementOrder;
 pub use outcome_writer::{

@@ -5,7 +5,7 @@ use std::io;
 use howdah_connect::{AuthFilter, LoginError};
 use howdah_net::{Dialer, Received, Stream};
 use howdah_session::{ClientSession, Login, SessionEvent, TransactionStatus};
-use howdah_traffic::{SqlState, Text};
+use howdah_traffic::{ResultDigest, SqlState, Text};
 use howdah_wire::startup::CancelKey;
 
 use crate::target::Logins;
@@ -31,6 +31,8 @@ enum LinkPhase {
 struct ProtocolState {
     client: ClientSession,
     input: AuthFilter,
+    /// The rows of the current result, if results are read.
+    result: Option<ResultDigest>,
 }
 
 /// A server message, reduced to what a replay needs.
@@ -41,6 +43,8 @@ pub(crate) enum Reply {
     /// Parameter types of a described statement.
     ParameterTypes(Vec<u32>),
     Bound,
+    /// The rows of the reply that follows, if results are read.
+    Result(Box<ResultDigest>),
     Rows(u64),
     CopyIn,
     Failed(ReplayFailure),
@@ -136,14 +140,15 @@ impl Link {
             }
             let Some(login) = login.take() else { return Ok(PumpResult::Drained) };
             let (mut client, input) = logins.start_login(*login, self.stream.peer_certificate());
-            // Rows are counted, but their values are never read.
-            client.discard_rows(true);
-            self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input }));
+            // Mostly, rows are only counted.
+            client.discard_rows(!logins.reads_results);
+            let result = logins.reads_results.then(ResultDigest::default);
+            self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input, result }));
         }
         let LinkPhase::Connected(connected) = &mut self.phase else {
             return Ok(PumpResult::Drained);
         };
-        let ProtocolState { client, input } = &mut **connected;
+        let ProtocolState { client, input, result } = &mut **connected;
         for _ in 0..READS_MAX {
             // A server that hangs up may have sent an error first, so read it even if sending
             // failed.
@@ -151,7 +156,7 @@ impl Link {
             let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
                 let handled = input.handle(&buffer[..some], client);
-                handle_events(client, &mut |client: &mut ClientSession, reply| {
+                handle_events(client, result, &mut |client: &mut ClientSession, reply| {
                     match &reply {
                         Reply::Failed(failure) => self.last_error = Some(failure.clone()),
                         Reply::Ready(_) => self.last_error = None,
@@ -211,6 +216,7 @@ fn flush(stream: &mut Stream, client: &mut ClientSession) -> Result<(), Connecti
 
 fn handle_events(
     client: &mut ClientSession,
+    result: &mut Option<ResultDigest>,
     on_reply: &mut impl FnMut(&mut ClientSession, Reply),
 ) -> Result<(), ConnectionLoss> {
     while let Some(event) =
@@ -221,9 +227,22 @@ fn handle_events(
             SessionEvent::ParseComplete => Reply::Parsed,
             SessionEvent::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
             SessionEvent::BindComplete => Reply::Bound,
-            SessionEvent::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
+            SessionEvent::Row(row) => {
+                if let Some(result) = result {
+                    result.add_row(row.body());
+                }
+                continue;
+            }
+            SessionEvent::CommandComplete(tag) => {
+                let rows = tag.rows().unwrap_or(0);
+                end_result(client, result, on_reply);
+                Reply::Rows(rows)
+            }
             // These messages complete an Execute, too.
-            SessionEvent::PortalSuspended | SessionEvent::EmptyQuery => Reply::Rows(0),
+            SessionEvent::PortalSuspended | SessionEvent::EmptyQuery => {
+                end_result(client, result, on_reply);
+                Reply::Rows(0)
+            }
             SessionEvent::CopyIn => Reply::CopyIn,
             SessionEvent::Error(error) => Reply::Failed(ReplayFailure {
                 sqlstate: SqlState::new(error.sqlstate()),
@@ -235,6 +254,17 @@ fn handle_events(
         on_reply(client, reply);
     }
     Ok(())
+}
+
+/// Passes on the rows of a result that has ended, if results are read.
+fn end_result(
+    client: &mut ClientSession,
+    result: &mut Option<ResultDigest>,
+    on_reply: &mut impl FnMut(&mut ClientSession, Reply),
+) {
+    if let Some(result) = result {
+        on_reply(client, Reply::Result(Box::new(std::mem::take(result))));
+    }
 }
 
 impl From<ConnectionLoss> for ReplayFailure {

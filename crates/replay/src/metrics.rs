@@ -8,6 +8,10 @@ use howdah_traffic::Kind;
 /// All metrics of a replay, in the order of the reference page.
 pub const METRICS: &[Description] = &[
     EVENTS_READ,
+    EVENTS_EXCLUDED,
+    LOG_BYTES,
+    LOG_PROBLEMS,
+    PROGRESS,
     EVENTS,
     ERRORS,
     SKIPPED,
@@ -31,6 +35,22 @@ pub const METRICS: &[Description] = &[
 
 const EVENTS_READ: Description =
     Description::counter("howdah_replay_events_read_total", "Events read from the capture.");
+const EVENTS_EXCLUDED: Description = Description::counter(
+    "howdah_replay_events_excluded_total",
+    "Events that were left out by options such as --since and --user.",
+);
+const LOG_BYTES: Description = Description::counter(
+    "howdah_replay_log_bytes_read_total",
+    "Bytes read from logs, before they were unpacked.",
+);
+const LOG_PROBLEMS: Description = Description::counter(
+    "howdah_replay_log_problems_total",
+    "Records of logs that could not be read, known at the end of the logs.",
+);
+const PROGRESS: Description = Description::gauge(
+    "howdah_replay_progress_ratio",
+    "The part of the capture's events that have ended, or of the logs' bytes that were read; 0 if unknown.",
+);
 const EVENTS: Description =
     Description::counter("howdah_replay_events_total", "Events that ended, by kind and outcome.")
         .labels(&["kind", "end"]);
@@ -176,6 +196,51 @@ impl Metrics {
 
     pub(crate) fn dropped(&self, reason: &str) -> Counter {
         self.registry.counter_with(&DROPPED, &[("reason", reason)])
+    }
+}
+
+/// The position in the input of a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InputPosition {
+    /// Events left out by filters.
+    pub excluded: u64,
+    /// Bytes read from logs.
+    pub log_bytes: u64,
+    /// Records of logs that could not be read.
+    pub log_problems: u64,
+    /// The part of the input that was replayed or read, from 0 to 1.
+    pub share: f64,
+}
+
+/// Records the position in the input of a replay in its metrics.
+#[derive(Debug)]
+pub struct InputMetrics {
+    excluded: Counter,
+    log_bytes: Counter,
+    log_problems: Counter,
+    progress: Gauge,
+    last: InputPosition,
+}
+
+impl InputMetrics {
+    /// Creates the metrics for the replay that records its metrics in `registry`.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            excluded: registry.counter(&EVENTS_EXCLUDED),
+            log_bytes: registry.counter(&LOG_BYTES),
+            log_problems: registry.counter(&LOG_PROBLEMS),
+            progress: registry.gauge(&PROGRESS),
+            last: InputPosition::default(),
+        }
+    }
+
+    /// Records the position reached.
+    pub fn record(&mut self, now: InputPosition) {
+        let last = std::mem::replace(&mut self.last, now);
+        self.excluded.add(now.excluded.saturating_sub(last.excluded));
+        self.log_bytes.add(now.log_bytes.saturating_sub(last.log_bytes));
+        self.log_problems.add(now.log_problems.saturating_sub(last.log_problems));
+        self.progress.set(now.share);
     }
 }
 

@@ -159,6 +159,8 @@ pub(crate) struct OutcomeWriter {
     /// Number of the latest change of the schedule that `schedule` has.
     pace_version: u64,
     metrics: Metrics,
+    /// See [`ReplaySettings::checks_results`](crate::ReplaySettings::checks_results).
+    checks_results: bool,
     fingerprinter: Fingerprinter,
     described: HashSet<u64>,
     tally: ReplayTotals,
@@ -172,6 +174,7 @@ impl OutcomeWriter {
         schedule: Schedule,
         pace: PaceControl,
         metrics: Metrics,
+        checks_results: bool,
     ) -> Self {
         Self {
             writer,
@@ -179,6 +182,7 @@ impl OutcomeWriter {
             pace,
             pace_version: 0,
             metrics,
+            checks_results,
             fingerprinter: Fingerprinter::default(),
             described: HashSet::new(),
             tally: ReplayTotals::default(),
@@ -323,7 +327,7 @@ impl OutcomeWriter {
             captured_us: event.outcome.duration_us,
             order_wait_us: one.sent.filter(|_| paced).and_then(|_| order_wait(one)),
             captured_rows: event.wire.as_ref().and_then(|wire| wire.rows),
-            check: None,
+            check: self.checks_results.then(|| check_result(one)).flatten(),
         }
     }
 
@@ -436,6 +440,17 @@ fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
         }
         _ => None,
     }
+}
+
+/// Compares the result of an execution that succeeded with the captured one, if there is one.
+fn check_result(one: &FinishedEvent) -> Option<ResultCheck> {
+    let captured = one.item.event.wire.as_ref()?.result.as_ref()?;
+    if !matches!(one.end, EventEnd::Done) || one.item.event.outcome.failed() {
+        return None;
+    }
+    let replayed = one.result.as_ref().filter(|replayed| !replayed.is_incomplete())?;
+    let is_same = replayed.checksum() == captured.checksum;
+    Some(if is_same { ResultCheck::Same } else { ResultCheck::Different })
 }
 
 /// Returns for how long an event was held back for the order of commits, if it was, in

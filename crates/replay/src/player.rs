@@ -41,6 +41,7 @@ use self::{
     spread::TransactionSpread,
 };
 use crate::{
+    ids::{GeneratedIds, SharedIds},
     link::{ReplayFailure, Reply},
     order::{StatementOrder, is_conflict_victim},
     pace::{Schedule, lag::LagPolicy},
@@ -140,6 +141,8 @@ pub(crate) struct Player {
     spread: TransactionSpread,
     /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
+    /// The values that the target generated, if they replace captured ones.
+    ids: Option<GeneratedIds>,
     /// The next trial of types for the event at the front.
     trial: Option<Box<TypeTrial>>,
     /// The state of the session in the commit order.
@@ -155,6 +158,8 @@ pub(crate) struct PlayerSettings {
     pub(crate) think_time: Option<f64>,
     pub(crate) order: StatementOrder,
     pub(crate) types: Arc<ParameterTypes>,
+    /// The values that the target generated, if they replace captured ones.
+    pub(crate) ids: Option<Arc<SharedIds>>,
 }
 
 /// The text of a prepared statement, with its parameter types.
@@ -202,6 +207,7 @@ impl Player {
             pace: SessionPace::new(settings.lag, settings.think_time),
             spread: TransactionSpread::new(settings.order == StatementOrder::None),
             types: settings.types.clone(),
+            ids: settings.ids.clone().map(GeneratedIds::new),
             trial: None,
             order: OrderHold::new(settings.order == StatementOrder::Commit),
         }
@@ -571,6 +577,7 @@ impl Player {
             Reply::Parsed
             | Reply::ParameterTypes(_)
             | Reply::Bound
+            | Reply::Result(_)
             | Reply::Rows(_)
             | Reply::Failed(_) => {}
         }
@@ -581,6 +588,7 @@ impl Player {
                 flight.complete(client.answered(), 0, now);
             }
             Reply::Parsed => flight.complete(client.answered(), 0, now),
+            Reply::Result(result) => flight.next_result = Some(result),
             Reply::Rows(rows) => flight.complete(client.answered(), rows, now),
             Reply::Failed(failure) => {
                 // 26000 invalid_sql_statement_name: prepare again before the next use.
@@ -668,11 +676,24 @@ impl Player {
         }
         let Some(flight) = self.retry_with_types(flight) else { return Vec::new() };
         self.note_settings(&flight);
+        self.note_generated_ids(&flight);
         let free = std::mem::replace(&mut self.free_since, now);
         flight.finish(now, free)
     }
 
-    /// Records what the statements of a batch have set for the session.
+    /// Records the values that the target generated in place of captured ones.
+    fn note_generated_ids(&mut self, flight: &InFlightBatch) {
+        let Some(ids) = &mut self.ids else { return };
+        for part in &flight.parts {
+            if let (Some(wire), Some(replayed)) = (&part.item.event.wire, &part.result)
+                && let Some(captured) = &wire.result
+            {
+                ids.note(wire, captured, replayed);
+            }
+        }
+    }
+
+    /// Records the settings that the statements of a batch have changed.
     fn note_settings(&mut self, flight: &InFlightBatch) {
         for part in &flight.parts {
             let event = &part.item.event;
@@ -769,6 +790,7 @@ impl Player {
             ended: now,
             free_since: self.free_since,
             rows: None,
+            result: None,
             end: end.clone(),
         };
         flight.parts.into_iter().map(abandoned).collect()

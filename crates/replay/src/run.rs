@@ -202,8 +202,13 @@ impl Replay {
                 .spawn(move || stalls::watch(&order, &target))
                 .map_err(StartError::Thread)?;
         }
-        let outcome_writer =
-            OutcomeWriter::new(self.writer, schedule, self.pace.clone(), metrics.clone());
+        let outcome_writer = OutcomeWriter::new(
+            self.writer,
+            schedule,
+            self.pace.clone(),
+            metrics.clone(),
+            self.settings.checks_results,
+        );
         let (finished, outcomes) = mpsc::sync_channel(1024);
         let shared = WorkerContext {
             schedule,
@@ -215,6 +220,7 @@ impl Replay {
                 think_time: self.settings.think_time,
                 order: self.settings.order,
                 types: Arc::default(),
+                ids: self.settings.maps_ids.then(Arc::default),
             },
             order,
             limits: self.settings.limits,

@@ -35,6 +35,11 @@ pub struct ReplaySettings {
     pub login_settings: Vec<LoginSetting>,
     /// Whether every session starts with `default_transaction_read_only` on, whatever else sets it.
     pub is_read_only: bool,
+    /// Whether results are compared with the captured ones.
+    pub checks_results: bool,
+    /// Whether captured values that a server generated are replaced by those that the target
+    /// generated in their place.
+    pub maps_ids: bool,
     /// Limits on memory and rows.
     pub limits: ReplayLimits,
     /// Number of threads that run sessions. One is enough for tens of thousands of statements per
@@ -54,6 +59,8 @@ impl Default for ReplaySettings {
             encodings: EncodingMap::default(),
             login_settings: Vec::new(),
             is_read_only: false,
+            checks_results: false,
+            maps_ids: false,
             limits: ReplayLimits::default(),
             workers: 1,
         }

@@ -54,6 +54,8 @@ pub(crate) struct Logins {
     encodings: EncodingMap,
     login_settings: Vec<LoginSetting>,
     is_read_only: bool,
+    /// Whether the rows of results are read, not only counted.
+    pub(crate) reads_results: bool,
     /// Derived SCRAM keys, cached because a role logs in once per session with the same keys.
     scram_keys: ScramKeys,
     random: SystemRandom,
@@ -72,6 +74,7 @@ impl Logins {
             encodings: settings.encodings.clone(),
             login_settings: settings.login_settings.clone(),
             is_read_only: settings.is_read_only,
+            reads_results: settings.checks_results || settings.maps_ids,
             scram_keys: ScramKeys::default(),
             random: SystemRandom::new(),
         }

@@ -311,6 +311,7 @@ impl ReplayWorker {
                         ended: Instant::now(),
                         free_since: free,
                         rows: None,
+                        result: None,
                         end: EventEnd::Done,
                     });
                 }
@@ -617,7 +618,16 @@ struct GaugeShare {
 }
 
 fn unsent(item: ScheduledEvent, end: EventEnd, now: Instant, free: Instant) -> FinishedEvent {
-    FinishedEvent { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
+    FinishedEvent {
+        item,
+        sent: None,
+        started: None,
+        ended: now,
+        free_since: free,
+        rows: None,
+        result: None,
+        end,
+    }
 }
 
 /// Creates the outcome of an event that returns no rows and was sent as soon as possible.
@@ -629,6 +639,7 @@ fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) 
         ended,
         free_since: sent,
         rows: None,
+        result: None,
         end,
     }
 }

@@ -74,12 +74,18 @@ pub enum SessionEvent<'a> {
 pub struct ReceivedRow<'a> {
     pub(crate) body_bytes: u32,
     pub(crate) cells: Option<Cells<'a>>,
+    pub(crate) body: &'a [u8],
 }
 
 impl<'a> ReceivedRow<'a> {
     /// Returns the length of the message, without the five bytes of its header.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
+    }
+
+    /// Returns the message without its header; empty while rows are discarded.
+    pub fn body(&self) -> &'a [u8] {
+        self.body
     }
 
     /// Returns the cells, or `None` while rows are discarded.

@@ -148,11 +148,17 @@ impl EventHash {
         if let Some(copy) = &wire.copy_in {
             numbers(HashField::CopyData, &mut copy.data.iter().map(word));
         }
+        if let Some(first_row) = wire.result.as_ref().and_then(|it| it.first_row.as_ref()) {
+            numbers(HashField::FirstRow, &mut first_row.iter().map(word));
+        }
         if let Some(arguments) = &wire.arguments {
             numbers(HashField::Arguments, &mut arguments.iter().map(word));
             if arguments.is_empty() {
                 fields.number(HashField::Arguments, EMPTY);
             }
+        }
+        if let Some(result) = &wire.result {
+            fields.number(HashField::ResultChecksum, result.checksum);
         }
         if let Some(messages) = &wire.messages {
             fields.text(HashField::Messages, messages.as_bytes());
@@ -330,7 +336,7 @@ mod tests {
         let page = include_str!("../../../docs/src/reference/event-hash.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let tags: Vec<u8> = rows.filter_map(|(tag, _)| tag.parse().ok()).collect();
-        assert_eq!(tags, (1..=HashField::Arguments as u8).collect::<Vec<_>>());
+        assert_eq!(tags, (1..=HashField::FirstRow as u8).collect::<Vec<_>>());
     }
 
     #[test]

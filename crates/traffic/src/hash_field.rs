@@ -70,6 +70,10 @@ pub enum HashField {
     Messages = 29,
     /// List: arguments of a function call.
     Arguments = 30,
+    /// Number: checksum of the result.
+    ResultChecksum = 31,
+    /// List: the first row of the result.
+    FirstRow = 32,
 }
 
 /// The sum over some or all of an event's fields, from which its hash is computed.
@@ -103,8 +107,8 @@ impl FieldSum {
 pub(crate) const EMPTY: u64 = const_xxh3::xxh3_64(b"");
 
 /// The multipliers of the fields, indexed by tag.
-const MULTIPLIERS: [u64; HashField::Arguments as usize + 1] = {
-    let mut multipliers = [0; HashField::Arguments as usize + 1];
+const MULTIPLIERS: [u64; HashField::FirstRow as usize + 1] = {
+    let mut multipliers = [0; HashField::FirstRow as usize + 1];
     let mut tag = 0;
     while tag < multipliers.len() {
         multipliers[tag] = const_xxh3::xxh3_64(&[tag as u8]) | 1;

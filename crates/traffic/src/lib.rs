@@ -10,6 +10,7 @@ mod hash;
 mod hash_field;
 mod name;
 mod reorder;
+mod result;
 mod text;
 mod time;
 mod view;
@@ -24,6 +25,7 @@ pub use hash::EventHash;
 pub use hash_field::HashField;
 pub use name::{name_bytes, name_text};
 pub use reorder::ReorderBuffer;
+pub use result::{CapturedResult, ResultDigest};
 pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};
 pub use view::{

@@ -1,7 +1,7 @@
 //! [`WireDetail`]: details of an event that only an observer of the protocol sees. Logs contain
 //! none of them.
 
-use crate::Text;
+use crate::{CapturedResult, Text};
 
 /// Details of an event from the protocol's messages, beyond what logs contain.
 ///
@@ -34,6 +34,8 @@ pub struct WireDetail {
     /// of a pipeline, the rest of the pipeline, in the form of [`ClientMessage`]. `None` if
     /// unknown, and for a Query or a FunctionCall that no other message precedes.
     pub messages: Option<Text>,
+    /// The result, if results were captured and the statement returned rows.
+    pub result: Option<CapturedResult>,
 }
 
 /// A client's message, as stored in [`WireDetail::messages`].
@@ -145,7 +147,11 @@ impl WireDetail {
         let arguments = self.arguments.iter().flatten();
         let arguments = arguments.map(|one| one.as_ref().map_or(0, Text::len) + ENTRY_BYTES);
         let messages = self.messages.as_ref().map_or(0, Text::len);
-        settings.chain(copied).chain(arguments).sum::<usize>() + numbers * ENTRY_BYTES + messages
+        let first_row = self.result.iter().filter_map(|result| result.first_row.as_ref());
+        let first_row =
+            first_row.flatten().map(|it| it.as_ref().map_or(0, Text::len) + ENTRY_BYTES);
+        let texts = settings.chain(copied).chain(arguments).chain(first_row);
+        texts.sum::<usize>() + numbers * ENTRY_BYTES + messages
     }
 }
 

@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use howdah_traffic::ResultDigest;
 use howdah_wire::{Backend, Frontend, Header};
 use parking_lot::Mutex;
 
@@ -32,6 +33,9 @@ const FLUSH_INTERVAL_NANOS: u64 = 500_000_000;
 /// Maximum length of a record before the payload: 13 bytes for every record, plus seven for backend
 /// messages.
 const PREFIX_BYTES_MAX: usize = 20;
+
+/// Maximum size of a row that is read for the checksum of its result.
+const ROW_BYTES_MAX: u32 = 64 << 10;
 
 /// Maximum number of chunks whose memory is retained for reuse.
 const SPARE_MAX: usize = 4;
@@ -52,7 +56,16 @@ pub struct CaptureBuffer {
     sessions: u32,
     /// Ids of the statement texts that have been written since the last gap.
     texts: HashSet<u64>,
-    captures_copy_rows: bool,
+    captures: CapturedParts,
+}
+
+/// The parts of the traffic that are captured although they can be large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CapturedParts {
+    /// The rows that clients send for COPY.
+    pub copy_rows: bool,
+    /// Checksums of the rows that clients receive, and first rows.
+    pub results: bool,
 }
 
 /// State shared by a worker and the recorder's thread.
@@ -97,6 +110,8 @@ pub struct ClientMark {
     /// Number of replies since the last backend record that complete a request of the extended
     /// protocol. RowDescriptions of a simple Query count too, although they complete none.
     completed_requests: u16,
+    /// The rows of the reply that is being received, if results are captured.
+    result: Option<Box<ResultDigest>>,
 }
 
 /// The state of a session when its recording starts or resumes.
@@ -201,13 +216,12 @@ impl BufferChunk {
 
 impl CaptureBuffer {
     /// Creates the buffer of one worker, which hands over its chunks to `sender`. `capture` is the
-    /// number of the capture, counted from 1 since the pooler's process started. Rows of COPY are
-    /// recorded only if `captures_copy_rows`.
+    /// number of the capture, counted from 1 since the pooler's process started.
     pub fn new(
         capture: u32,
         queue: Arc<BufferQueue>,
         sender: Sender<BufferChunk>,
-        captures_copy_rows: bool,
+        captures: CapturedParts,
     ) -> Self {
         Self {
             capture,
@@ -218,8 +232,14 @@ impl CaptureBuffer {
             epoch: 1,
             sessions: 0,
             texts: HashSet::new(),
-            captures_copy_rows,
+            captures,
         }
+    }
+
+    /// Whether the bodies of rows are needed.
+    #[inline]
+    pub fn needs_row(&self, body_bytes: u32) -> bool {
+        self.captures.results && body_bytes <= ROW_BYTES_MAX
     }
 
     /// Whether the recorder has stopped reading, because the recording ends or writing has failed.
@@ -346,7 +366,7 @@ impl CaptureBuffer {
             };
             client.body_left = header.body_bytes;
             client.is_omitted = match Frontend::from_tag(header.tag) {
-                Some(Frontend::CopyData) => !self.captures_copy_rows,
+                Some(Frontend::CopyData) => !self.captures.copy_rows,
                 Some(Frontend::Authentication) | None => true,
                 Some(_) => false,
             };
@@ -367,6 +387,15 @@ impl CaptureBuffer {
         now: u64,
     ) {
         match kind {
+            Backend::DataRow if self.captures.results => {
+                let result = client.result.get_or_insert_default();
+                // A row has at least the number of its columns.
+                if body.is_empty() {
+                    result.skip_row();
+                } else {
+                    result.add_row(body);
+                }
+            }
             Backend::DataRow => {}
             Backend::ParseComplete
             | Backend::BindComplete
@@ -431,6 +460,13 @@ impl CaptureBuffer {
     }
 
     fn write_backend(&mut self, client: &mut ClientMark, kind: Backend, body: &[u8], now: u64) {
+        if let Some(mut result) = client.result.take_if(|result| result.has_rows()) {
+            result.end_result();
+            let buf = self.start_record(RecordKind::Result, client.session, now);
+            buf.push(u8::from(!result.is_incomplete()));
+            buf.extend_from_slice(&result.checksum().to_le_bytes());
+            write_bytes(buf, result.first_row());
+        }
         let completed = std::mem::take(&mut client.completed_requests);
         let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
         let mut rest = [0; 7];

@@ -169,6 +169,12 @@ impl TrafficDecoder {
                 let kind = Backend::from_tag(Tag(tag))?;
                 session?.handle_backend(kind, answered, body, now, &mut context);
             }
+            RecordKind::Result => {
+                let is_complete = reader.byte()? != 0;
+                let checksum = reader.u64()?;
+                let first_row = reader.bytes()?;
+                session?.on_result(is_complete.then_some(checksum), first_row);
+            }
             RecordKind::ServerAssigned => {
                 if let Some(session) = &mut session {
                     session.on_server_assigned(now);

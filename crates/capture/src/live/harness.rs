@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use howdah_traffic::{Event, Timestamp};
 
 use crate::live::{
-    buffer::{BufferChunk, BufferQueue, CaptureBuffer},
+    buffer::{BufferChunk, BufferQueue, CaptureBuffer, CapturedParts},
     counts::RecorderCounts,
     decoder::TrafficDecoder,
     session::CopyRows,
@@ -30,7 +30,12 @@ impl CaptureHarness {
         let rows = CopyRows::Full { bytes_max: rows_bytes_max };
         let who_is = |_| Some(("u".into(), "d".into()));
         Self {
-            buffer: Some(CaptureBuffer::new(1, Arc::clone(&lane), to, rows_bytes_max > 0)),
+            buffer: Some(CaptureBuffer::new(
+                1,
+                Arc::clone(&lane),
+                to,
+                CapturedParts { copy_rows: rows_bytes_max > 0, results: true },
+            )),
             queue: lane,
             chunks: pieces,
             decoder: TrafficDecoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),

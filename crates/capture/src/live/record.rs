@@ -8,6 +8,7 @@
 //!   Frontend       bytes             the next bytes of the client's stream
 //!   Omitted        u32               number of bytes of the stream that are omitted
 //!   Backend        tag: u8, completed requests: u16, bytes
+//!   Result         complete: u8, checksum: u64, bytes    the rows of the next reply, and the first
 //!   ServerAssigned, Cancel, SessionEnd   nothing
 //!   Gap            lost: u64         bytes of records that were dropped here
 //! bytes  = u32, that many bytes;   count = u32, that many entries
@@ -49,6 +50,8 @@ kinds! {
     SessionEnd = 8,
     /// Records are missing.
     Gap = 9,
+    /// The rows of the reply that follows.
+    Result = 10,
 }
 
 /// The header of a record; [`RecordReader`] reads the rest.

@@ -6,6 +6,7 @@
 
 mod backend;
 mod frontend;
+mod results;
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -14,6 +15,7 @@ use howdah_traffic::{
     WireDetail,
 };
 use howdah_wire::{Frontend, Tag};
+use results::ReceivedResult;
 
 use crate::live::{
     by_name::ByName,
@@ -128,6 +130,8 @@ pub(crate) struct SessionDecoder {
     /// Time of the last reply that ended a statement or a pipeline, in nanoseconds of the worker's
     /// clock.
     last_reply: u64,
+    /// The rows of the next reply.
+    result: Option<ReceivedResult>,
 }
 
 /// An open portal of the client.
@@ -150,6 +154,8 @@ struct PendingRequest {
     arrived: u64,
     /// The messages of the event, for a Bind without an Execute.
     messages: Option<Text>,
+    /// Whether a row of its results was too large to be read.
+    is_result_lost: bool,
 }
 
 #[derive(Debug)]
@@ -198,6 +204,7 @@ impl SessionDecoder {
             copy: None,
             server_assigned: 0,
             last_reply: 0,
+            result: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use howdah_traffic::{Event, Kind, Timestamp};
+use howdah_traffic::{CapturedResult, Event, Kind, ResultDigest, Timestamp};
 use howdah_wire::{
     Backend,
     backend::{Severity, encode as say},
@@ -10,7 +10,7 @@ use howdah_wire::{
 use proptest::prelude::*;
 
 use crate::live::{
-    buffer::{BufferChunk, BufferQueue, CaptureBuffer, ClientMark, SessionStart},
+    buffer::{BufferChunk, BufferQueue, CaptureBuffer, CapturedParts, ClientMark, SessionStart},
     decoder::TrafficDecoder,
     session::CopyRows,
 };
@@ -35,7 +35,12 @@ impl SessionFixture {
         let rows = CopyRows::Full { bytes_max: 100 };
         let who_is = |pool: u32| (pool == 7).then(|| ("u".into(), "d".into()));
         let mut fixture = Self {
-            buffer: Some(CaptureBuffer::new(1, BufferQueue::new(0, bytes), to, true)),
+            buffer: Some(CaptureBuffer::new(
+                1,
+                BufferQueue::new(0, bytes),
+                to,
+                CapturedParts { copy_rows: true, results: true },
+            )),
             chunks: pieces,
             client: ClientMark::default(),
             decoder: TrafficDecoder::new(Box::new(who_is), rows, Timestamp::from_micros(0)),
@@ -81,6 +86,11 @@ impl SessionFixture {
                     let fields = say::essentials(Severity::Error, code.as_bytes(), b"no");
                     say::error_response(&mut bytes, fields).unwrap();
                     Backend::ErrorResponse
+                }
+                Row(body) => {
+                    bytes = vec![0; 5];
+                    bytes.extend_from_slice(body);
+                    Backend::DataRow
                 }
                 Ready(status) => {
                     bytes = vec![0, 0, 0, 0, 0, *status];
@@ -136,10 +146,11 @@ enum BackendReply {
     Is(Backend),
     Done(&'static str),
     Fails(&'static str),
+    Row(&'static [u8]),
     Ready(u8),
 }
 
-use BackendReply::{Done, Fails, Is, Ready};
+use BackendReply::{Done, Fails, Is, Ready, Row};
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
@@ -168,6 +179,51 @@ fn sync() -> Vec<u8> {
 
 const PARSED: BackendReply = Is(Backend::ParseComplete);
 const BOUND: BackendReply = Is(Backend::BindComplete);
+
+#[test]
+fn results_have_checksums_and_generated_values() {
+    let mut fixture = SessionFixture::new();
+    let returned = "insert into t values (1) returning id";
+    fixture.client_sends(&[query("select a; select b"), query(returned), query("c")].concat());
+    let (row, other) = (&b"\0\x01\0\0\0\x0217"[..], &b"\0\x01\xff\xff\xff\xff"[..]);
+    fixture.server_sends(&[
+        Row(row),
+        Row(other),
+        Done("SELECT 2"),
+        Row(other),
+        Done("SELECT 1"),
+        Ready(b'I'),
+        Row(row),
+        Row(other),
+        Done("INSERT 0 2"),
+        Ready(b'I'),
+        // A row that was too large to be read, and a statement without rows.
+        Row(b""),
+        Done("SELECT 1"),
+        Done("UPDATE 1"),
+        Ready(b'I'),
+    ]);
+    let digest = |results: &[&[&[u8]]]| {
+        let mut digest = ResultDigest::default();
+        for rows in results {
+            rows.iter().for_each(|row| digest.add_row(row));
+            digest.end_result();
+        }
+        digest.checksum()
+    };
+    let events = fixture.take_events();
+    let results: Vec<_> =
+        events.iter().map(|event| event.wire.as_ref().unwrap().result.clone()).collect();
+    let first_row = Some(vec![Some("17".into())]);
+    assert_eq!(
+        results[1..],
+        [
+            Some(CapturedResult { checksum: digest(&[&[row, other], &[other]]), first_row: None }),
+            Some(CapturedResult { checksum: digest(&[&[other, row]]), first_row }),
+            None,
+        ]
+    );
+}
 
 #[test]
 fn replies_are_matched_to_requests() {

@@ -61,6 +61,8 @@ pub(super) struct EventColumns {
     copy_end: DictionaryColumn,
     arguments: DictionaryListColumn,
     messages: DictionaryColumn,
+    result_checksum: Int64Column,
+    first_row: DictionaryListColumn,
 }
 
 impl EventColumns {
@@ -106,6 +108,8 @@ impl EventColumns {
             copy_end: DictionaryColumn::default(),
             arguments: DictionaryListColumn::default(),
             messages: DictionaryColumn::default(),
+            result_checksum: Int64Column::default(),
+            first_row: DictionaryListColumn::default(),
         }
     }
 
@@ -219,6 +223,12 @@ impl EventColumns {
         if let Some(messages) = &wire.messages {
             self.messages.set(row, messages.as_bytes());
         }
+        if let Some(result) = &wire.result {
+            self.result_checksum.set(row, result.checksum.cast_signed());
+            if let Some(first_row) = &result.first_row {
+                self.first_row.set(row, first_row.iter().map(optional_bytes));
+            }
+        }
     }
 
     fn encode_numbers(
@@ -278,6 +288,7 @@ impl EventColumns {
             &mut self.settings,
             &mut self.copy_data,
             &mut self.arguments,
+            &mut self.first_row,
         ];
         lists.into_iter().for_each(DictionaryListColumn::clear);
         let numbers = [
@@ -357,7 +368,9 @@ impl Columnar for EventColumns {
         encode_string_lists(&self.copy_data, rows, to)?;
         encode_strings(&self.copy_end, rows, to)?;
         encode_string_lists(&self.arguments, rows, to)?;
-        encode_strings(&self.messages, rows, to)
+        encode_strings(&self.messages, rows, to)?;
+        self.encode_numbers(&self.result_checksum, rows, to)?;
+        encode_string_lists(&self.first_row, rows, to)
     }
 }
 

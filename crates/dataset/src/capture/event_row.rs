@@ -76,6 +76,8 @@ impl TableRecord for StoredEvent {
         Column::optional("copy_end", StoredType::Text).since(3),
         Column::optional("arguments", StoredType::BytesList).since(4),
         Column::optional("messages", StoredType::Bytes).since(4),
+        Column::optional("result_checksum", StoredType::Int64).since(5),
+        Column::optional("first_row", StoredType::BytesList).since(5),
     ];
 
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Corruption> {

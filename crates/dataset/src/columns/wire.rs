@@ -6,7 +6,7 @@
 use arrow_array::{
     Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,
 };
-use howdah_traffic::{CopyInData, Text, WireDetail};
+use howdah_traffic::{CapturedResult, CopyInData, Text, WireDetail};
 
 use super::Int64Reader;
 use crate::error::Corruption;
@@ -33,6 +33,9 @@ pub(crate) struct WireColumns<'a> {
     /// Added in version 4, like `messages`.
     arguments: Option<&'a ListArray>,
     messages: Option<&'a BinaryArray>,
+    /// Added in version 5, like `first_row`.
+    result_checksum: Option<Int64Reader<'a>>,
+    first_row: Option<&'a ListArray>,
 }
 
 impl<'a> WireColumns<'a> {
@@ -51,6 +54,8 @@ impl<'a> WireColumns<'a> {
             copy_end: batch.column_by_name("copy_end")?,
             arguments: list("arguments"),
             messages: batch.column_by_name("messages").map(AsArray::as_binary),
+            result_checksum: Int64Reader::new_if_present(batch, "result_checksum"),
+            first_row: list("first_row"),
         })
     }
 
@@ -72,7 +77,15 @@ impl<'a> WireColumns<'a> {
                 .messages
                 .filter(|messages| messages.is_valid(row))
                 .map(|messages| messages.value(row).into()),
+            result: self.result(row),
         }))
+    }
+
+    fn result(&self, row: usize) -> Option<CapturedResult> {
+        let checksum = self.result_checksum.as_ref()?.at(row)?.cast_unsigned();
+        let first_row = self.first_row.filter(|first_row| first_row.is_valid(row));
+        let first_row = first_row.map(|first_row| texts(first_row, row).collect());
+        Some(CapturedResult { checksum, first_row })
     }
 
     fn settings(&self, row: usize) -> Result<Vec<(Text, Text)>, Corruption> {

@@ -18,12 +18,12 @@ use std::{
 use anyhow::{Context as _, bail};
 use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError};
-use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
+use howdah_logs::{LogStream, ReadFilesError, ReadProgress, ReceiverGone, StreamPosition};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
-    IdentityMap, LagPolicy, LoginSetting, Notice, NoticeSink, PaceControl, Rate, Replay,
-    ReplayLimits, ReplayReport, ReplaySettings, ReplayTarget, StartError, StatementOrder,
-    TargetFacts, check_target, find_denied_logins,
+    IdentityMap, InputMetrics, InputPosition, LagPolicy, LoginSetting, Notice, NoticeSink,
+    PaceControl, Rate, Replay, ReplayLimits, ReplayReport, ReplaySettings, ReplayTarget,
+    StartError, StatementOrder, TargetFacts, check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -81,6 +81,13 @@ pub(crate) struct Args {
     /// them, times this factor, instead of at captured times
     #[arg(long, value_name = "FACTOR", value_parser = think_time)]
     think_time: Option<f64>,
+    /// Compare results with captured ones, which the pooler captures on request
+    #[arg(long)]
+    check_results: bool,
+    /// Replace captured values that a server generated, such as numbers of sequences, by those that
+    /// the target generates in their place
+    #[arg(long)]
+    map_ids: bool,
     #[command(flatten)]
     identities: IdentityArgs,
     /// Connect all sessions to this database
@@ -226,10 +233,11 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         stop: stop.clone(),
     };
     let (total, left) = (source.total(), source.exclusions());
+    let input = ReplayInput { total, left: left.clone(), position: source.position() };
     let finished = Arc::new(AtomicBool::new(false));
     let report = std::thread::scope(|scope| {
         let done = finished.clone();
-        scope.spawn(move || show_progress(ctx, total, &done));
+        scope.spawn(move || show_progress(ctx, &input, &done));
         let report = source.play(replay);
         finished.store(true, Ordering::Relaxed);
         report
@@ -535,6 +543,8 @@ fn settings(
         encodings,
         login_settings: args.set.clone(),
         is_read_only: args.select.is_read_only(),
+        checks_results: args.check_results,
+        maps_ids: args.map_ids,
         limits: ReplayLimits {
             fetch_rows: args.fetch_rows,
             backlog_bytes: (args.backlog as usize) << 20,
@@ -579,6 +589,7 @@ enum ReplaySource {
     Log {
         events: Peekable<FilteredEvents<LogStream>>,
         left: Exclusions,
+        position: Arc<StreamPosition>,
     },
 }
 
@@ -612,8 +623,9 @@ impl ReplaySource {
                 }
                 let stream = LogStream::open(inputs.to_vec(), args.log.options()?);
                 let stream = stream.context("cannot read the log")?;
+                let position = stream.position();
                 let events = FilteredEvents::new(stream, args.select.filter());
-                Ok(Self::Log { left: events.exclusions(), events: events.peekable() })
+                Ok(Self::Log { left: events.exclusions(), events: events.peekable(), position })
             }
         }
     }
@@ -650,6 +662,14 @@ impl ReplaySource {
         }
     }
 
+    /// Returns a handle to the position in the logs; `None` for a capture.
+    fn position(&self) -> Option<Arc<StreamPosition>> {
+        match self {
+            Self::Capture { .. } => None,
+            Self::Log { position, .. } => Some(position.clone()),
+        }
+    }
+
     /// Returns a handle to the counts of events excluded by the filter.
     fn exclusions(&self) -> Exclusions {
         match self {
@@ -677,12 +697,44 @@ fn check_first_event<E: Into<EventSourceError>>(
     }
 }
 
+/// The input of a running replay, as far as it is observed.
+struct ReplayInput {
+    /// The total number of events, if known.
+    total: Option<u64>,
+    left: Exclusions,
+    position: Option<Arc<StreamPosition>>,
+}
+
+impl ReplayInput {
+    /// Returns the position in the input; `ended` is the number of events that have ended.
+    fn position(&self, ended: u64) -> InputPosition {
+        let read = self.position.as_ref().map(|position| position.progress());
+        let share = |part: u64, total: u64| (part as f64 / total.max(1) as f64).min(1.0);
+        InputPosition {
+            excluded: self.left.count(),
+            log_bytes: read.map_or(0, |read| read.bytes),
+            log_problems: self.position.as_ref().map_or(0, |position| position.rejected()),
+            share: match (self.total, read) {
+                (Some(total), _) => share(ended, total),
+                (None, Some(ReadProgress { bytes, bytes_total: Some(total) })) => {
+                    share(bytes, total)
+                }
+                _ => 0.0,
+            },
+        }
+    }
+}
+
 /// Shows the progress of the replay until it is finished.
-fn show_progress(ctx: &CommandContext, total: Option<u64>, finished: &AtomicBool) {
+fn show_progress(ctx: &CommandContext, input: &ReplayInput, finished: &AtomicBool) {
     let progress = howdah_replay::ProgressReader::new(ctx.registry());
-    let bar = ctx.progress(total.map_or(Total::Unknown, Total::Count), "replaying");
-    while !finished.load(Ordering::Relaxed) {
+    let mut metrics = InputMetrics::new(ctx.registry());
+    let bar = ctx.progress(input.total.map_or(Total::Unknown, Total::Count), "replaying");
+    let mut is_last = false;
+    while !is_last {
+        is_last = finished.load(Ordering::Relaxed);
         let state = progress.read();
+        metrics.record(input.position(state.ended));
         bar.set_position(state.ended);
         bar.set_message(format!(
             "replaying, {} open, {} failed, {} ms late",
@@ -690,7 +742,9 @@ fn show_progress(ctx: &CommandContext, total: Option<u64>, finished: &AtomicBool
             state.failed,
             state.lag.as_millis()
         ));
-        std::thread::sleep(Duration::from_millis(100));
+        if !is_last {
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
     bar.finish_and_clear();
 }

@@ -25,6 +25,7 @@ mod pgbench;
 mod pooler_capture;
 mod protocol;
 mod read_only;
+mod results;
 mod schedule;
 mod streaming;
 mod support;

@@ -6,7 +6,11 @@
 use std::{
     ops::ControlFlow,
     path::PathBuf,
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
     time::Duration,
 };
@@ -14,7 +18,7 @@ use std::{
 use howdah_log_input::is_stdin;
 use howdah_traffic::{Event, ReorderBuffer, Source, Timestamp};
 
-use super::files::{ReadFilesError, read_files};
+use super::files::{ReadFilesError, ReadProgress, read_files};
 use crate::{
     options::{Emit, ImportOptions},
     summary::ImportSummary,
@@ -54,6 +58,30 @@ pub struct LogStream {
     release: bool,
     is_ended: bool,
     summary: Option<ImportSummary>,
+    position: Arc<StreamPosition>,
+}
+
+/// How far the logs of a [`LogStream`] have been read. Can be read from any thread.
+#[derive(Debug, Default)]
+pub struct StreamPosition {
+    bytes: AtomicU64,
+    /// 0 if unknown.
+    bytes_total: AtomicU64,
+    rejected: AtomicU64,
+}
+
+impl StreamPosition {
+    /// Returns the bytes read so far, and the total size of all files.
+    pub fn progress(&self) -> ReadProgress {
+        let total = self.bytes_total.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        ReadProgress { bytes, bytes_total: Some(total).filter(|total| *total > 0) }
+    }
+
+    /// Returns the number of records that could not be read; 0 until the end of the logs.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -84,9 +112,21 @@ impl LogStream {
         };
         let is_live = paths.iter().any(is_pipe);
         let (sender, events) = mpsc::sync_channel(QUEUE_DEPTH);
+        let position: Arc<StreamPosition> = Arc::default();
+        let reached = position.clone();
         thread::Builder::new().name("log-reader".to_owned()).spawn(move || {
             let sink = |event| sender.send(StreamItem::Event(event)).map_err(|_| ReceiverGone);
-            let end = read_files(&paths, options, |_| ControlFlow::Continue(()), sink);
+            let note = |progress: ReadProgress| {
+                reached.bytes.store(progress.bytes, Ordering::Relaxed);
+                reached.bytes_total.store(progress.bytes_total.unwrap_or(0), Ordering::Relaxed);
+                ControlFlow::Continue(())
+            };
+            let end = read_files(&paths, options, note, sink);
+            if let Ok(summary) = &end {
+                reached.rejected.store(summary.rejected(), Ordering::Relaxed);
+                let bytes = reached.bytes_total.load(Ordering::Relaxed);
+                reached.bytes.fetch_max(bytes, Ordering::Relaxed);
+            }
             // If the receiver is gone, the result is not needed.
             let _ = sender.send(StreamItem::End(Box::new(end)));
         })?;
@@ -98,7 +138,13 @@ impl LogStream {
             release: false,
             is_ended: false,
             summary: None,
+            position,
         })
+    }
+
+    /// Returns a handle to the position that reading has reached.
+    pub fn position(&self) -> Arc<StreamPosition> {
+        self.position.clone()
     }
 
     /// Returns the summary of the logs once they have been read to their end; `None` after an

@@ -90,7 +90,9 @@ impl ReplyHandler<'_> {
             && self.server.outstanding.front().is_some_and(|it| {
                 matches!(it.target, ReplyTarget::ListeningChannels | ReplyTarget::ParseSettings)
             });
-        reads_rows || needs_body(kind, body_bytes)
+        let captures_row = kind == Backend::DataRow
+            && self.capture.as_ref().is_some_and(|capture| capture.needs_row(body_bytes));
+        reads_rows || captures_row || needs_body(kind, body_bytes)
     }
 
     /// Processes one message. `body` is complete if [`ReplyHandler::needs_body`] requires it;

@@ -212,6 +212,7 @@ fn recorder_settings(
             CopyCapture::Length => CopyRows::Length,
             CopyCapture::Off => CopyRows::Off,
         },
+        results: capture.results,
         redaction,
         buffer_bytes: capture.buffer_bytes as usize / workers.max(1),
         file_bytes: capture.file_bytes as usize,

@@ -1,6 +1,10 @@
 //! [`Sequencer`]: determines from the captured times which transactions each event must wait for.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use howdah_sql::{Lexer, SqlCommand, TransactionBlock};
 use howdah_traffic::{Event, Kind, SessionId, Timestamp};
@@ -15,14 +19,22 @@ pub(crate) struct Sequencer {
     resolution: TimeResolution,
     /// Sessions whose latest event left a transaction block open.
     in_block: HashSet<SessionId>,
+    /// When the latest statement of each session ended. The next one, which may have arrived before
+    /// that in a pipeline, started then at the earliest.
+    busy_until: HashMap<SessionId, Timestamp>,
     /// Number of the latest end of a transaction.
     last_end: u64,
 }
 
 impl Sequencer {
     pub(crate) fn new(order: Arc<CommitOrder>) -> Self {
-        let (resolution, in_block) = (TimeResolution::default(), HashSet::new());
-        Self { order, resolution, in_block, last_end: 0 }
+        Self {
+            order,
+            resolution: TimeResolution::default(),
+            in_block: HashSet::new(),
+            busy_until: HashMap::new(),
+            last_end: 0,
+        }
     }
 
     /// Returns the position of the next event in the commit order.
@@ -43,6 +55,7 @@ impl Sequencer {
         let kind = event.action.kind();
         if matches!(kind, Kind::Connect | Kind::Disconnect) {
             self.in_block.remove(&event.session);
+            self.busy_until.remove(&event.session);
         }
         if matches!(kind, Kind::Connect | Kind::Disconnect | Kind::Cancel) {
             return OrderPosition::default();
@@ -54,15 +67,22 @@ impl Sequencer {
             Some(TransactionBlock::Closed) => drop(self.in_block.remove(&event.session)),
             None => {}
         }
-        let end = event.captured_end();
+        let start = match self.busy_until.get(&event.session) {
+            Some(busy_until) => event.time.max(*busy_until),
+            None => event.time,
+        };
+        let end = start + event.captured_end().saturating_since(event.time);
+        if kind.is_execution() {
+            self.busy_until.insert(event.session.clone(), end);
+        }
         let ended_at = match block {
             _ if !kind.is_execution() => None,
             // The victim is never held back, so others may wait for it from its start on.
-            _ if is_conflict_victim(event) => Some(event.time),
+            _ if is_conflict_victim(event) => Some(start),
             // Locks are released by the failure, after the error was sent.
             _ if event.outcome.failed() => Some(end),
             // Locks are released before the reply is sent, but after the statement was.
-            Some(_) if was_in_block => Some(event.time),
+            Some(_) if was_in_block => Some(start),
             Some(TransactionBlock::Opened) => None,
             Some(TransactionBlock::Closed) => Some(end),
             None => (!was_in_block).then_some(end),
@@ -76,7 +96,7 @@ impl Sequencer {
         // The end of a transaction may release locks that others wait for.
         let closes = was_in_block && block.is_some();
         let needs = (!closes).then(|| {
-            let time = if may_wait_for_locks(event) { end } else { event.time };
+            let time = if may_wait_for_locks(event) { end } else { start };
             time - resolution
         });
         OrderPosition { needs, ends }
@@ -224,6 +244,17 @@ mod tests {
         ];
         let needs: Vec<_> = positions(&events).into_iter().map(|(needs, _)| needs).collect();
         assert_eq!(needs, [Some(1), None, Some(6)], "a whole transaction waits like a statement");
+    }
+
+    #[test]
+    fn statement_of_a_pipeline_starts_when_the_previous_one_has_ended() {
+        let events = [
+            event("a", 0, Some(4), "update t set v = 1"),
+            event("a", 0, Some(1), "select 1"),
+            event("b", 1, Some(0), "select 1"),
+        ];
+        let expected = [(Some(4), Some(4)), (Some(4), Some(5)), (Some(1), Some(1))];
+        assert_eq!(positions(&events), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use howdah_session::RequestId;
-use howdah_traffic::Kind;
+use howdah_traffic::{Kind, ResultDigest};
 
 use super::{EventEnd, FinishedEvent, ScheduledEvent};
 use crate::{
@@ -23,6 +23,8 @@ pub(super) struct InFlightBatch {
     /// A trial of types that is sent before the batch. Meanwhile `parts` is empty, and the events
     /// of the batch remain queued.
     pub(super) trial: Option<(Box<TypeTrial>, TrialResult)>,
+    /// The rows of the next reply, if results are read.
+    pub(super) next_result: Option<Box<ResultDigest>>,
 }
 
 pub(super) struct BatchPart {
@@ -33,6 +35,8 @@ pub(super) struct BatchPart {
     /// ReadyForQuery.
     pub(super) completed: Option<Instant>,
     pub(super) rows: u64,
+    /// The results, if results are read.
+    pub(super) result: Option<Box<ResultDigest>>,
     /// Number of COPYs whose rows were sent.
     pub(super) copies: usize,
     /// Whether the Bind of the event's portal was sent.
@@ -50,7 +54,7 @@ impl InFlightBatch {
         sent: Instant,
         failure: Option<ReplayFailure>,
     ) -> Self {
-        Self { parts, sent, failure, trial: None }
+        Self { parts, sent, failure, trial: None, next_result: None }
     }
 
     /// Returns when to send the request that cancels this batch. A statement that was sent late
@@ -68,8 +72,12 @@ impl InFlightBatch {
     /// Handles the reply to a request, with its row count.
     pub(super) fn complete(&mut self, request: Option<RequestId>, rows: u64, now: Instant) {
         let matches_request = |part: &&mut BatchPart| part.request == request && request.is_some();
+        let result = self.next_result.take();
         if let Some(part) = self.parts.iter_mut().find(matches_request) {
             part.rows += rows;
+            if let Some(result) = result {
+                part.result.get_or_insert_default().append(&result);
+            }
             // A Query may contain several statements: only ReadyForQuery shows that all are done.
             if !matches!(part.item.event.action.kind(), Kind::Simple | Kind::Copy) {
                 part.completed = Some(now);
@@ -103,6 +111,7 @@ impl InFlightBatch {
                 ended,
                 free_since: free,
                 rows: (execution && is_done).then_some(part.rows),
+                result: part.result.filter(|_| is_done),
                 end: match &failure {
                     Some(failure) if !is_done => EventEnd::Failed(failure.clone()),
                     _ => EventEnd::Done,
@@ -124,6 +133,7 @@ impl BatchPart {
             request: None,
             completed: None,
             rows: 0,
+            result: None,
             copies: 0,
             is_bound: false,
             bind: None,

@@ -37,7 +37,8 @@ impl Player {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.prepare_unknown(event, sql, client)?;
                     self.drop_deallocated(sql);
-                    this.request = Some(client.query(&statement_text(event, sql, client))?);
+                    this.request =
+                        Some(client.query(&self.replaced(statement_text(event, sql, client)))?);
                     return Ok(());
                 }
                 Action::Parse { statement, .. } => self.parse(statement, item, client)?,
@@ -141,7 +142,7 @@ impl Player {
         match &event.action {
             Action::Simple { sql } | Action::Copy { sql, .. } => {
                 self.drop_deallocated(sql);
-                client.query(sql.as_bytes())
+                client.query(&self.replaced(Cow::Borrowed(sql.as_bytes())))
             }
             Action::Parse { statement, sql } => {
                 let prepared = PreparedText::for_event(item);
@@ -279,7 +280,7 @@ impl Player {
         event: &Event,
         client: &mut ClientSession,
     ) -> Result<RequestId, EncodeError> {
-        let values = bound.parameters.as_deref().unwrap_or_default();
+        let values: Vec<_> = self.bound_values(bound, event).collect();
         let formats = |of: fn(&WireDetail) -> &[u16]| -> Vec<ValueFormat> {
             let codes = event.wire.as_deref().map_or(&[][..], of);
             codes.iter().map(|code| value_format(*code)).collect()
@@ -288,14 +289,38 @@ impl Player {
             bound.portal.as_bytes(),
             bound.statement.as_bytes(),
             &formats(|wire| &wire.formats),
-            values.iter().map(|value| match value {
-                Parameter::Null => None,
-                Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
-            }),
+            values.iter().map(|value| value.as_deref()),
             &formats(|wire| &wire.result_formats),
         )?;
         self.portals.insert(bound.portal.clone());
         Ok(request)
+    }
+
+    /// Returns the values to bind.
+    fn bound_values<'a>(
+        &self,
+        bound: &'a Bound,
+        event: &Event,
+    ) -> impl Iterator<Item = Option<Cow<'a, [u8]>>> {
+        let wire = event.wire.as_deref();
+        let values = bound.parameters.as_deref().unwrap_or_default().iter().enumerate();
+        values.map(move |(at, value)| match value {
+            Parameter::Null => None,
+            Parameter::Value(text) | Parameter::Truncated(text) => Some(match &self.ids {
+                Some(ids) => {
+                    ids.bound_value(text.as_bytes(), wire.is_some_and(|wire| wire.is_binary(at)))
+                }
+                None => Cow::Borrowed(text.as_bytes()),
+            }),
+        })
+    }
+
+    /// Returns the text of a query with values replaced that the target generated otherwise.
+    fn replaced<'a>(&self, sql: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
+        match &self.ids {
+            Some(ids) => ids.statement(sql),
+            None => sql,
+        }
     }
 
     /// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use howdah_traffic::{Event, Timestamp};
+use howdah_traffic::{Event, ResultDigest, Timestamp};
 
 use crate::{link::ReplayFailure, order::OrderPosition};
 
@@ -86,13 +86,24 @@ pub(crate) struct FinishedEvent {
     /// When the session became free to send the event.
     pub(crate) free_since: Instant,
     pub(crate) rows: Option<u64>,
+    /// The results, if results are read.
+    pub(crate) result: Option<Box<ResultDigest>>,
     pub(crate) end: EventEnd,
 }
 
 impl FinishedEvent {
     /// Creates the outcome of an event that ended at `now` without being sent.
     pub(super) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
-        Self { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
+        Self {
+            item,
+            sent: None,
+            started: None,
+            ended: now,
+            free_since: free,
+            rows: None,
+            result: None,
+            end,
+        }
     }
 }
 

@@ -20,6 +20,7 @@ fn settings() -> PlayerSettings {
         think_time: None,
         order: StatementOrder::Session,
         types: Arc::default(),
+        ids: None,
     }
 }
 

@@ -142,7 +142,8 @@ impl Player {
                     self.trial = self.types.record_result(probe, &result);
                 }
             }
-            Reply::LoggedIn | Reply::Parsed | Reply::Rows(_) | Reply::CopyIn => {}
+            Reply::LoggedIn | Reply::Parsed | Reply::Result(_) | Reply::Rows(_) | Reply::CopyIn => {
+            }
         }
     }
 

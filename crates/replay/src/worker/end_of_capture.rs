@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! paced                   when the time of the capture's last event has come
-//! at the highest speed    after STALL_TIMEOUT without progress: the sessions with events left may
+//! at the highest speed,
+//! or with think times     after STALL_TIMEOUT without progress: the sessions with events left may
 //!                         be blocked by one of these
 //! ```
 
@@ -24,14 +25,15 @@ impl ReplayWorker {
     /// when there is nothing left to do.
     pub(super) fn finish_sessions(&mut self, last: Timestamp, now: Instant) -> bool {
         let schedule = self.shared.schedule;
+        let is_paced = schedule.is_paced() && self.shared.players.think_time.is_none();
         // When paced, a session stays open until the capture ends, even if this worker has nothing
         // more to send: sessions of other workers may wait for its locks, as they did in
         // production.
-        let is_end_reached = !schedule.is_paced() || schedule.due(last) <= now;
+        let is_end_reached = !is_paced || schedule.due(last) <= now;
         if is_end_reached && self.is_idle() {
             return true;
         }
-        let is_time_to_close = if schedule.is_paced() {
+        let is_time_to_close = if is_paced {
             is_end_reached
         } else {
             now.saturating_duration_since(self.progress) > STALL_TIMEOUT

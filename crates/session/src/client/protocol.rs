@@ -133,7 +133,9 @@ impl Protocol {
         self.count_reply(kind)?;
         let body_bytes = header.body_bytes;
         Ok(match kind {
-            Backend::DataRow => SessionEvent::Row(ReceivedRow { body_bytes, cells: None }),
+            Backend::DataRow => {
+                SessionEvent::Row(ReceivedRow { body_bytes, cells: None, body: &[] })
+            }
             _ => SessionEvent::CopyData(CopyData { body_bytes, data: None }),
         })
     }
@@ -169,7 +171,8 @@ impl Protocol {
             BackendMessage::CopyInResponse(_) => SessionEvent::CopyIn,
             BackendMessage::CopyOutResponse(_) => SessionEvent::CopyOut,
             BackendMessage::DataRow(cells) => {
-                SessionEvent::Row(ReceivedRow { body_bytes: body_bytes(), cells: Some(cells) })
+                let (body_bytes, body) = (body_bytes(), frame.body);
+                SessionEvent::Row(ReceivedRow { body_bytes, cells: Some(cells), body })
             }
             BackendMessage::EmptyQueryResponse => SessionEvent::EmptyQuery,
             BackendMessage::FunctionCallResponse(value) => SessionEvent::FunctionResult(value),

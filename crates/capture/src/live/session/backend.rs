@@ -122,6 +122,7 @@ impl SessionDecoder {
         {
             wire.rows = Some(wire.rows.unwrap_or(0).saturating_add(rows));
         }
+        front.add_result(self.result.take());
         if matches!(front.kind, AwaitedReply::Execute) {
             self.finish_front(None, now, context);
         }
@@ -282,6 +283,7 @@ impl SessionDecoder {
             }
         }
         self.last_reply = now;
+        self.result = None;
         if self.pending.is_empty() {
             self.copy = None;
         }

@@ -122,7 +122,13 @@ impl SessionDecoder {
             }
             _ => (AwaitedReply::Other, None),
         };
-        self.pending.push_back(PendingRequest { kind, event, arrived: now, messages: None });
+        self.pending.push_back(PendingRequest {
+            kind,
+            event,
+            arrived: now,
+            messages: None,
+            is_result_lost: false,
+        });
     }
 
     /// Handles a message whose body was not recorded, or only its start, `front`.
@@ -186,7 +192,13 @@ impl SessionDecoder {
             self.has_begun_pipeline = true;
             self.messages.discard_pipeline();
         }
-        self.pending.push_back(PendingRequest { kind, event: None, arrived: now, messages: None });
+        self.pending.push_back(PendingRequest {
+            kind,
+            event: None,
+            arrived: now,
+            messages: None,
+            is_result_lost: false,
+        });
     }
 
     fn sync(&mut self, now: u64, context: &mut DecodeContext<'_>) {
@@ -203,7 +215,13 @@ impl SessionDecoder {
         context.tally.too_long += u64::from(!self.messages.add_sync(last));
         self.emit_held(context);
         let kind = AwaitedReply::Sync;
-        self.pending.push_back(PendingRequest { kind, event: None, arrived: now, messages: None });
+        self.pending.push_back(PendingRequest {
+            kind,
+            event: None,
+            arrived: now,
+            messages: None,
+            is_result_lost: false,
+        });
     }
 
     fn parse(

@@ -3,8 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use howdah_traffic::{
-    Action, Bound, CapturedOutcome, CopyDirection, CopyInData, Event, Parameter, Source, SqlState,
-    Text, Timestamp, WireDetail,
+    Action, Bound, CapturedOutcome, CapturedResult, CopyDirection, CopyInData, Event, Parameter,
+    Source, SqlState, Text, Timestamp, WireDetail,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -118,6 +118,8 @@ fn any_wire() -> impl Strategy<Value = WireDetail> {
     let codes = || vec(any::<u16>(), 0..4);
     let copy = (0..=i64::MAX.unsigned_abs(), vec(option::of(any_text()), 0..3), any::<bool>())
         .prop_map(|(bytes, data, failed)| CopyInData { bytes, data, failed });
+    let result = (any::<u64>(), option::of(vec(option::of(any_text()), 0..3)))
+        .prop_map(|(checksum, first_row)| CapturedResult { checksum, first_row });
     (
         option::of(0..=i64::MAX.unsigned_abs()),
         vec(any::<u32>(), 0..4),
@@ -128,10 +130,11 @@ fn any_wire() -> impl Strategy<Value = WireDetail> {
         option::of(copy),
         option::of(vec(option::of(any_text()), 0..3)),
         option::of(any_text()),
+        option::of(result),
     )
         .prop_map(|wire| {
             let (rows, types, formats, result_formats, rows_max, ..) = wire;
-            let (.., settings, copy_in, arguments, messages) = wire;
+            let (.., settings, copy_in, arguments, messages, result) = wire;
             WireDetail {
                 rows,
                 types,
@@ -142,6 +145,7 @@ fn any_wire() -> impl Strategy<Value = WireDetail> {
                 copy_in,
                 arguments,
                 messages,
+                result,
             }
         })
 }

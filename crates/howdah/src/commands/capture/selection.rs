@@ -173,6 +173,11 @@ impl Exclusions {
         self.0.lock()
     }
 
+    /// Returns the number of excluded events so far, which may be a thousand events old.
+    pub(crate) fn count(&self) -> u64 {
+        self.lock().0.iter().map(|(_, count)| *count).sum()
+    }
+
     /// Reports the excluded events by reason.
     pub(crate) fn report(&self, ctx: &CommandContext) {
         let (left, input_span) = &*self.lock();
@@ -189,11 +194,22 @@ pub(crate) struct FilteredEvents<I> {
     filter: EventFilter,
     input_span: InputSpan,
     left: Exclusions,
+    /// Number of events passed to the filter.
+    pushed: u64,
 }
+
+/// Number of events after which the counts of excluded ones are published.
+const PUBLISH_INTERVAL: u64 = 1024;
 
 impl<I> FilteredEvents<I> {
     pub(crate) fn new(events: I, filter: EventFilter) -> Self {
-        Self { events, filter, input_span: InputSpan::default(), left: Exclusions::default() }
+        Self {
+            events,
+            filter,
+            input_span: InputSpan::default(),
+            left: Exclusions::default(),
+            pushed: 0,
+        }
     }
 
     /// Whether every event passes, because no filter is set.
@@ -220,6 +236,10 @@ impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for FilteredEvents<I> {
                 Some(Ok(event)) => {
                     self.input_span.record(event.time);
                     self.filter.push(event);
+                    self.pushed += 1;
+                    if self.pushed.is_multiple_of(PUBLISH_INTERVAL) {
+                        *self.left.lock() = (self.filter.excluded().clone(), self.input_span);
+                    }
                 }
                 other => {
                     *self.left.lock() = (self.filter.excluded().clone(), self.input_span);
