@@ -8,12 +8,13 @@ TARGET ?= all
 SECONDS ?= 60
 SOAK_SECONDS ?= 3600
 SEEDS ?= 100000
+SPARK ?= 4.3.0
 # Released binaries and tests have these features; a plain build of the source does not.
 FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak book
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak book spark
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -89,6 +90,12 @@ receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) a
 	mkdir -p target/tools/receivers/usr/bin
 	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
 	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers
+
+# Tests of the same name use DuckDB in `make test`: Spark takes 600 MB and minutes.
+spark: setup ## Install Spark (needs Java 17 or newer) and compare runs on it: figures must equal those of howdah compare.
+	[ -x target/tools/spark/bin/spark-submit ] || { python3 -m venv target/tools/spark && \
+		target/tools/spark/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$(SPARK); }
+	HOWDAH_TEST_SPARK=1 $(CARGO) test --package howdah $(FULL) --test it -- spark:: --test-threads 1
 
 bench: ## List the benchmarks and how to run each.
 	@cat bench/README.md

@@ -35,6 +35,7 @@ mod rehearse_live;
 mod rehearse_start;
 mod report_serve;
 mod soak;
+mod spark;
 mod statsd;
 mod structure;
 mod tmux;

@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 40] = [
+const MANNERS: [(&str, Manner); 42] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -54,6 +54,8 @@ const MANNERS: [(&str, Manner); 40] = [
     ("helm ", Elsewhere("scripts/check-helm checks the chart; it needs a cluster")),
     ("docker ", Elsewhere("it needs a daemon")),
     ("systemctl", Elsewhere("it needs systemd as the first process")),
+    ("spark-submit", Elsewhere("spark::* run the job; it needs a cluster")),
+    ("zip -r howdah_compare", Elsewhere("it is for a cluster")),
     ("mail -s", Elsewhere("it needs a mail server")),
     ("--container", Elsewhere("howdah-probe's tests of containers")),
     ("pg_upgrade", Elsewhere("it needs two installed versions with their client programs")),
