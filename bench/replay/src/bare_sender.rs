@@ -26,7 +26,7 @@ use rustix::{
 
 use crate::{
     DATABASE, ROLE, STATEMENT, STATEMENT_NAME,
-    schedule::{Schedule, ScheduledStatement},
+    schedule::{ScheduledStatement, StatementSchedule},
 };
 
 /// Token of the timer; those of sockets are their indexes.
@@ -35,7 +35,11 @@ const TIMER: u64 = u64::MAX;
 /// Time from the last login to the first statement.
 const START_DELAY: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(server: &str, flat_out: bool, schedule: &Schedule) -> anyhow::Result<()> {
+pub(crate) fn run(
+    server: &str,
+    flat_out: bool,
+    schedule: &StatementSchedule,
+) -> anyhow::Result<()> {
     // As exact as the timer of a replay: without this the kernel may delay wake-ups by 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut sessions = Vec::with_capacity(schedule.sessions);

@@ -7,7 +7,7 @@ use howdah_traffic::{
     Action, Bound, CapturedOutcome, Event, Parameter, SessionId, Source, Text, Timestamp,
 };
 
-use crate::{DATABASE, ROLE, STATEMENT, STATEMENT_NAME, schedule::Schedule};
+use crate::{DATABASE, ROLE, STATEMENT, STATEMENT_NAME, schedule::StatementSchedule};
 
 /// Captured time of the first login, since 1970.
 const ORIGIN: Timestamp = Timestamp::from_micros(1_795_000_000_000_000);
@@ -21,7 +21,7 @@ const PREPARE_DELAY: Duration = Duration::from_millis(500);
 /// Time from the last login to the start of the statements.
 const START_DELAY: Duration = Duration::from_secs(1);
 
-pub(crate) fn write(output: &Path, schedule: &Schedule) -> anyhow::Result<()> {
+pub(crate) fn write(output: &Path, schedule: &StatementSchedule) -> anyhow::Result<()> {
     let settings = CaptureSettings { overwrite: true, ..CaptureSettings::default() };
     let mut writer = CaptureWriter::create(output, settings)?;
     let sessions: Vec<SessionId> =

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::schedule::Schedule;
+use crate::schedule::StatementSchedule;
 
 /// The statement that all sessions execute, with one parameter.
 pub(crate) const STATEMENT: &str = "select abalance from pgbench_accounts where aid = $1";
@@ -34,7 +34,7 @@ enum ReplayBenchCommand {
         /// Folder to write; an existing capture is replaced
         output: PathBuf,
         #[command(flatten)]
-        schedule: Schedule,
+        schedule: StatementSchedule,
     },
     /// Send the statements of a schedule, and print how late they were, as JSON
     Send {
@@ -44,7 +44,7 @@ enum ReplayBenchCommand {
         #[arg(long)]
         flat_out: bool,
         #[command(flatten)]
-        schedule: Schedule,
+        schedule: StatementSchedule,
     },
     /// Reply to the sessions of the benchmark, and relay all others to a server; prints its port
     Respond {

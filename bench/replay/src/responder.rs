@@ -47,7 +47,7 @@ pub(crate) fn run(server: &Path) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{}", listener.local_addr()?.port())?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&poll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<RespondingConnection>> = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     let mut events = [MaybeUninit::uninit(); 256];
     loop {
@@ -69,16 +69,17 @@ pub(crate) fn run(server: &Path) -> anyhow::Result<()> {
                 let data = epoll::EventData::new_u64(connections.len() as u64);
                 let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
                 epoll::add(&poll, &socket, data, flags)?;
-                let connection = Connection { socket, unread: Vec::new(), is_open: false };
+                let connection =
+                    RespondingConnection { socket, unread: Vec::new(), is_open: false };
                 connections.push(Some(connection));
                 continue;
             }
             let slot = &mut connections[usize::try_from(token)?];
             let Some(connection) = slot.as_mut() else { continue };
             match connection.receive(&mut buffer) {
-                Next::Wait => {}
-                Next::Close => *slot = None,
-                Next::Relay => {
+                NextStep::Wait => {}
+                NextStep::Close => *slot = None,
+                NextStep::Relay => {
                     if let Some(connection) = slot.take() {
                         epoll::delete(&poll, &connection.socket)?;
                         relay(connection, server.to_owned());
@@ -89,7 +90,7 @@ pub(crate) fn run(server: &Path) -> anyhow::Result<()> {
     }
 }
 
-struct Connection {
+struct RespondingConnection {
     socket: TcpStream,
     /// The start of a message whose rest has not arrived.
     unread: Vec<u8>,
@@ -97,26 +98,28 @@ struct Connection {
     is_open: bool,
 }
 
-enum Next {
+enum NextStep {
     Wait,
     Close,
     Relay,
 }
 
-impl Connection {
-    fn receive(&mut self, buffer: &mut [u8]) -> Next {
+impl RespondingConnection {
+    fn receive(&mut self, buffer: &mut [u8]) -> NextStep {
         loop {
             let bytes = match self.socket.read(buffer) {
-                Ok(0) => return Next::Close,
+                Ok(0) => return NextStep::Close,
                 Ok(bytes) => bytes,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Next::Wait,
-                Err(_) => return Next::Close,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    return NextStep::Wait;
+                }
+                Err(_) => return NextStep::Close,
             };
             self.unread.extend_from_slice(&buffer[..bytes]);
             let mut replies = Vec::with_capacity(256);
             if !self.is_open {
                 match self.start(&mut replies) {
-                    Next::Wait => {}
+                    NextStep::Wait => {}
                     other => return other,
                 }
             }
@@ -125,20 +128,20 @@ impl Connection {
                 self.unread.drain(..used);
             }
             if !replies.is_empty() && self.socket.write_all(&replies).is_err() {
-                return Next::Close;
+                return NextStep::Close;
             }
             if bytes < buffer.len() {
-                return Next::Wait;
+                return NextStep::Wait;
             }
         }
     }
 
     /// Handles the packets before the first message.
-    fn start(&mut self, replies: &mut Vec<u8>) -> Next {
+    fn start(&mut self, replies: &mut Vec<u8>) -> NextStep {
         while let Some((length, rest)) = self.unread.split_first_chunk::<4>() {
             let length = u32::from_be_bytes(*length) as usize;
             if self.unread.len() < length || length < 8 {
-                return Next::Wait;
+                return NextStep::Wait;
             }
             let is_request = rest.first_chunk().is_some_and(|it| ENCRYPTION_REQUESTS.contains(it));
             if is_request {
@@ -150,14 +153,14 @@ impl Connection {
             let is_ours = words.any(|word| word == b"user")
                 && words.next().is_some_and(|name| name == ROLE.as_bytes());
             if !is_ours {
-                return Next::Relay;
+                return NextStep::Relay;
             }
             self.unread.drain(..length);
             self.is_open = true;
             replies.extend(WELCOME.iter().copied().flatten());
             break;
         }
-        Next::Wait
+        NextStep::Wait
     }
 }
 
@@ -187,9 +190,9 @@ fn reply_to_messages(bytes: &[u8], replies: &mut Vec<u8>) -> usize {
 }
 
 /// Copies in both directions between a client and the server, on threads of their own.
-fn relay(connection: Connection, server: PathBuf) {
+fn relay(connection: RespondingConnection, server: PathBuf) {
     thread::spawn(move || -> std::io::Result<()> {
-        let Connection { socket: client, unread, .. } = connection;
+        let RespondingConnection { socket: client, unread, .. } = connection;
         client.set_nonblocking(false)?;
         let mut server = UnixStream::connect(server)?;
         server.write_all(&unread)?;

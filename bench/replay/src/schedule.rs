@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// Statements of a number of sessions, by turns, at a mean rate.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Schedule {
+pub(crate) struct StatementSchedule {
     /// Number of sessions
     #[arg(long, default_value_t = 40)]
     pub(crate) sessions: usize,
     /// Statements per second, of all sessions together
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Duration
+    /// Time for which statements are sent, in seconds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
 /// Largest value of the statement's parameter.
 const ACCOUNTS: u64 = 100_000;
 
-/// One statement.
+/// An execution of the statement, and the time at which it must be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScheduledStatement {
     /// Due time, since the start.
@@ -29,7 +29,7 @@ pub(crate) struct ScheduledStatement {
     pub(crate) account: u64,
 }
 
-impl Schedule {
+impl StatementSchedule {
     /// Returns the statements, in the order of their times, which have exponential gaps as those of
     /// many independent clients do. The same arguments give the same statements.
     pub(crate) fn statements(&self) -> impl Iterator<Item = ScheduledStatement> {

@@ -201,7 +201,7 @@ impl OutcomeWriter {
             for one in batch.drain(..) {
                 self.record(&one);
             }
-            free_batches.put(batch);
+            free_batches.recycle(batch);
         }
         (self.tally, self.writer, self.failure)
     }

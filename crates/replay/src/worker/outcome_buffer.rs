@@ -64,7 +64,7 @@ impl FreeBatches {
     }
 
     /// Retains the memory of a batch whose outcomes were taken out.
-    pub(crate) fn put(&self, batch: Vec<FinishedEvent>) {
+    pub(crate) fn recycle(&self, batch: Vec<FinishedEvent>) {
         let mut free = self.0.lock();
         if free.len() < Self::RETAINED && batch.is_empty() && batch.capacity() <= 8 * BATCH {
             free.push(batch);
