@@ -67,7 +67,7 @@ impl Interest {
 pub struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// The armed deadline, to avoid setting the timer again if it has not changed.
+    /// The armed deadline. A later one need not be set before it has passed.
     armed: Option<Instant>,
 }
 
@@ -77,6 +77,8 @@ const WAKER: u64 = u64::MAX - 1;
 
 /// Maximum number of events taken from the kernel per call.
 const BATCH: usize = 256;
+
+const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Poller {
     /// Creates an empty set.
@@ -90,7 +92,9 @@ impl Poller {
             TimerfdClockId::Monotonic,
             TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
         )?;
-        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        // Edge-triggered and never read: setting it again makes it unreadable.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         Ok(Self { epoll, timer, armed: None })
     }
 
@@ -182,18 +186,18 @@ impl Poller {
         deadline: Option<Instant>,
         out: &mut Vec<SocketReadiness>,
     ) -> io::Result<()> {
-        self.arm(deadline)?;
+        let is_past = !self.arm(deadline)?;
         let mut ready = [MaybeUninit::uninit(); BATCH];
-        let ready = match epoll::wait(&self.epoll, &mut ready[..], None) {
+        let timeout = is_past.then_some(&ZERO);
+        let ready = match epoll::wait(&self.epoll, &mut ready[..], timeout) {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let mut rang = false;
         for event in ready {
             let flags = event.flags;
             match event.data.u64() {
-                TIMER => rang = true,
+                TIMER => self.armed = None,
                 WAKER => {}
                 token => {
                     let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
@@ -207,33 +211,29 @@ impl Poller {
                 }
             }
         }
-        if rang {
-            self.armed = None;
-            // Read the timer, or it would stay readable.
-            let mut ticks = [0_u8; 8];
-            let _ = rustix::io::read(&self.timer, &mut ticks);
-        }
         Ok(())
     }
 
-    /// Arms the timer. Without a deadline an earlier setting is not cleared: it costs at most one
-    /// spurious wake-up.
-    fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        let Some(deadline) = deadline else { return Ok(()) };
-        if self.armed == Some(deadline) {
-            return Ok(());
+    /// Arms the timer, unless it is armed for an earlier time: that costs one spurious wake-up,
+    /// after which the deadline is set, if it still exists. Returns false if the deadline has
+    /// passed, so that there is nothing to wait for.
+    fn arm(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
+        let Some(deadline) = deadline else { return Ok(true) };
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return Ok(true);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        // Zero would disarm the timer; one nanosecond means "now".
+        if left.is_zero() {
+            return Ok(false);
+        }
         let value = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()).max(i64::from(left.as_secs() == 0)),
+            tv_nsec: left.subsec_nanos().into(),
         };
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = Itimerspec { it_interval: zero, it_value: value };
+        let setting = Itimerspec { it_interval: ZERO, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
         self.armed = Some(deadline);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -51,8 +51,9 @@ pub(crate) enum SendResult {
     Closed,
 }
 
-/// A bounded queue from the dispatcher to a worker. The dispatcher waits while the queue is full,
-/// which keeps it from reading too far ahead; the worker is woken when the queue becomes non-empty.
+/// A bounded queue from the dispatcher to a worker. The dispatcher waits once the queue is full,
+/// which keeps it from reading too far ahead, until half of it is free; the worker is woken when
+/// the queue becomes non-empty.
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
     room: Condvar,
@@ -117,7 +118,9 @@ impl Inbox {
             state.bytes -= arrival.bytes;
             out.push(arrival);
         }
-        if state.bytes < before {
+        // Waking the dispatcher for each event would cost more than the event.
+        let half = self.bytes_max / 2;
+        if before > half && state.bytes <= half {
             self.room.notify_one();
         }
         match (state.queue.front(), state.finished) {

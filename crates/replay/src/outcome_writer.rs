@@ -22,6 +22,7 @@ use crate::{
     metrics::Metrics,
     pace::{Schedule, control::PaceControl},
     player::{EventEnd, FinishedEvent, SkipCause},
+    worker::FreeBatches,
 };
 
 /// Maximum number of statements that a run describes. A workload with more contains values that
@@ -195,14 +196,16 @@ impl OutcomeWriter {
     pub(crate) fn run(
         mut self,
         finished: &Receiver<Vec<FinishedEvent>>,
+        free_batches: &FreeBatches,
     ) -> (ReplayTotals, Option<RunWriter>, Option<WriteError>) {
-        for batch in finished {
+        for mut batch in finished {
             if let Some(schedule) = self.pace.changed_since(&mut self.pace_version) {
                 self.schedule = schedule;
             }
-            for one in batch {
+            for one in batch.drain(..) {
                 self.record(&one);
             }
+            free_batches.recycle(batch);
         }
         (self.tally, self.writer, self.failure)
     }

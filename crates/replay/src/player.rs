@@ -15,17 +15,19 @@ mod spread;
 mod typing;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
+    collections::VecDeque,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
+use hashbrown::{HashMap, HashSet};
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
 use howdah_sql::ClientCopy;
 use howdah_traffic::{
     Action, Bound, CopyDirection, Event, Kind, Parameter, SessionId, SqlState, Text, Timestamp,
     WireDetail,
 };
+use memchr::memmem::Finder;
 
 pub(crate) use self::{
     batch::ends_transaction,
@@ -822,7 +824,9 @@ const COPY_CHUNK_BYTES: usize = 64 << 10;
 /// role the placeholder as its password. Quotes are doubled inside of another string.
 fn sets_removed_password(sql: &[u8]) -> bool {
     const PASSWORD: &[u8] = b"password";
-    memchr::memmem::find_iter(sql, b"'redacted'").any(|at| {
+    // Preparing a search takes longer than most searches.
+    static REDACTED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"'redacted'"));
+    REDACTED.find_iter(sql).any(|at| {
         let before = &sql[..at];
         let is_filler = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\'';
         let end = before.iter().rposition(|byte| !is_filler(byte)).map_or(0, |last| last + 1);

@@ -231,6 +231,7 @@ impl Replay {
             stop: self.stop.clone(),
             lag_abort: Arc::default(),
             finished,
+            free_batches: Arc::default(),
         };
         let input = InputSettings { capacity: self.capacity, idle_max: self.settings.idle_max };
         let mut report = play(shared, outcome_writer, outcomes, input, machine, opening, events)?;
@@ -272,6 +273,7 @@ fn play<E: Into<EventSourceError>>(
     let calibration = shared.calibration.clone();
     let order = shared.order.clone();
     let (pace, lag_abort) = (shared.pace.clone(), shared.lag_abort.clone());
+    let free_batches = shared.free_batches.clone();
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
@@ -295,7 +297,7 @@ fn play<E: Into<EventSourceError>>(
         .spawn(move || dispatcher.run(opening, events))
         .map_err(StartError::Thread)?;
     let (stats, (tally, writer, mut write_error)) = thread::scope(|scope| {
-        let writing = scope.spawn(move || outcome_writer.run(&outcomes));
+        let writing = scope.spawn(move || outcome_writer.run(&outcomes, &free_batches));
         let workers: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
         let stats: Vec<_> = workers

@@ -82,6 +82,6 @@ pub struct ReplayLimits {
 
 impl Default for ReplayLimits {
     fn default() -> Self {
-        Self { fetch_rows: 100, read_ahead_bytes: 32 << 20, backlog_bytes: 256 << 20 }
+        Self { fetch_rows: 100, read_ahead_bytes: 8 << 20, backlog_bytes: 256 << 20 }
     }
 }

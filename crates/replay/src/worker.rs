@@ -9,15 +9,16 @@ mod end_of_capture;
 mod interruption;
 mod lag;
 mod ordering;
+mod outcome_buffer;
 mod session_slot;
 mod spread;
 mod stats;
 
 pub use lag::LagAbort;
+pub(crate) use outcome_buffer::FreeBatches;
 pub(crate) use stats::WorkerStats;
 
 use std::{
-    collections::HashMap,
     io,
     sync::{
         Arc, OnceLock,
@@ -27,6 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hashbrown::HashMap;
 use howdah_net::{Poller, SocketReadiness, Timers};
 use howdah_traffic::SessionId;
 use howdah_wire::startup::cancel_request;
@@ -49,6 +51,7 @@ use crate::{
 };
 use interruption::Interruption;
 use ordering::HeldSessions;
+use outcome_buffer::OutcomeBuffer;
 use session_slot::{SessionSlot, SlotId};
 use spread::FurtherConnections;
 
@@ -66,9 +69,6 @@ const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 /// server has no slot left. A session that has disconnected may free one soon. The delays between
 /// the attempts are three seconds together.
 const RETRIES_FOR_SLOT: u32 = 5;
-
-/// Maximum number of outcomes sent to the outcome writer at once.
-const BATCH_MAX: usize = 512;
 
 /// Settings, channels and counters that all workers share.
 #[derive(Clone)]
@@ -89,6 +89,7 @@ pub(crate) struct WorkerContext {
     /// Set when a session is later than allowed, which ends the replay.
     pub(crate) lag_abort: Arc<OnceLock<LagAbort>>,
     pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
+    pub(crate) free_batches: Arc<FreeBatches>,
 }
 
 impl WorkerContext {
@@ -125,8 +126,7 @@ pub(crate) struct ReplayWorker {
     pace_version: u64,
     /// Next time to check how late sessions are.
     lag_check: Instant,
-    /// Outcomes not yet sent to the outcome writer.
-    finished: Vec<FinishedEvent>,
+    finished: OutcomeBuffer,
     backlog_bytes: usize,
     /// Time of the last progress, such as a completed batch, a login or a lost connection.
     progress: Instant,
@@ -156,7 +156,7 @@ impl ReplayWorker {
             further: FurtherConnections::default(),
             pace_version: 0,
             lag_check: Instant::now(),
-            finished: Vec::new(),
+            finished: OutcomeBuffer::default(),
             backlog_bytes: 0,
             progress: Instant::now(),
             finish_check: Instant::now(),
@@ -183,7 +183,7 @@ impl ReplayWorker {
             }
         }
         self.close_all();
-        self.send_finished();
+        self.finished.send(&self.shared);
         Ok(self.stats)
     }
 
@@ -215,7 +215,7 @@ impl ReplayWorker {
                 self.deadline(supply, now)
             }
         };
-        self.send_finished();
+        self.finished.send_if_due(now, &self.shared);
         self.update_gauges();
         Some(if self.unread.is_empty() { deadline } else { now })
     }
@@ -533,16 +533,6 @@ impl ReplayWorker {
             self.shared.metrics.lag.set(late.as_secs_f64());
         }
         self.finished.push(one);
-    }
-
-    fn send_finished(&mut self) {
-        while !self.finished.is_empty() {
-            let rest = self.finished.split_off(self.finished.len().min(BATCH_MAX));
-            let batch = std::mem::replace(&mut self.finished, rest);
-            // The receiver is only gone if the outcome writer panicked; joining its thread reports
-            // that.
-            let _ = self.shared.finished.send(batch);
-        }
     }
 
     /// Frees the slot of a session that has disconnected and has nothing more to do.

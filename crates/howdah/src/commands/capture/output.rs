@@ -241,11 +241,11 @@ impl CaptureOutput {
 impl CaptureSink {
     fn writer(&mut self) -> Result<Option<&mut CaptureWriter>, WriteError> {
         let Self::Capture { dir, settings, writer } = self else { return Ok(None) };
-        let open = match writer.take() {
-            Some(writer) => writer,
-            None => CaptureWriter::create(dir, settings.clone())?,
-        };
-        Ok(Some(writer.insert(open)))
+        // This is called for each event, and the writer is too large to be moved each time.
+        if writer.is_none() {
+            *writer = Some(CaptureWriter::create(dir, settings.clone())?);
+        }
+        Ok(writer.as_mut())
     }
 }
 
