@@ -1,7 +1,7 @@
 //! Parsers of option values that several commands share, so that a notation means the same in all
 //! of them.
 
-use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{fmt, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use howdah_settings::{parse_duration, parse_size};
 
@@ -90,6 +90,24 @@ pub(crate) fn short_time_above_zero(text: &str) -> Result<Duration, String> {
     let found = short_time(text)?;
     let refused = || "write a time above 0, such as 500ms".to_owned();
     Some(found).filter(|time| !time.is_zero()).ok_or_else(refused)
+}
+
+/// An option value that must not appear in any output.
+#[derive(Clone)]
+pub(crate) struct SecretArg(pub(crate) String);
+
+impl FromStr for SecretArg {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for SecretArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
 }
 
 #[test]

@@ -20,7 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hashbrown::{HashMap, HashSet};
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
 use howdah_sql::ClientCopy;
 use howdah_traffic::{
@@ -37,7 +36,7 @@ use self::{
     batch::{begins_transaction, continues_batch},
     in_flight::{BatchPart, InFlightBatch},
     lasting_settings::LastingSettings,
-    messages::function_oid,
+    messages::{BatchContext, MessageWriter, function_oid},
     order_hold::{OrderCheck, OrderHold},
     pacing::SessionPace,
     spread::TransactionSpread,
@@ -120,20 +119,13 @@ pub(crate) struct Player {
     /// When the server first refused to open the connection because it had no slot left, if it was
     /// not opened since.
     refused_since: Option<Instant>,
-    /// Statements prepared on the current connection, by name.
-    statements: HashMap<Text, PreparedText>,
-    /// Portals opened on the current connection, by name.
-    portals: HashSet<Text>,
-    /// Whether the capture has Parse messages of this session, so that the unnamed statement is not
-    /// parsed again before each use.
-    has_captured_parses: bool,
+    messages: MessageWriter,
     transaction: TransactionStatus,
     /// Whether the connection was lost inside a transaction that the captured session has not ended
     /// yet.
     is_transaction_lost: bool,
     /// Whether the session has disconnected, and no event was queued since.
     has_disconnected: bool,
-    fetch_rows: u32,
     /// Startup parameters of the session's login, if captured.
     pub(crate) settings: Vec<(Text, Text)>,
     /// The settings of the session since its login.
@@ -143,8 +135,6 @@ pub(crate) struct Player {
     spread: TransactionSpread,
     /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
-    /// The values that the target generated, if they replace captured ones.
-    ids: Option<GeneratedIds>,
     /// The next trial of types for the event at the front.
     trial: Option<Box<TypeTrial>>,
     /// The state of the session in the commit order.
@@ -196,20 +186,19 @@ impl Player {
             in_flight: None,
             free_since: now,
             refused_since: None,
-            statements: HashMap::new(),
-            portals: HashSet::new(),
-            has_captured_parses: false,
+            messages: MessageWriter::new(
+                settings.fetch_rows,
+                settings.ids.clone().map(GeneratedIds::new),
+            ),
             transaction: TransactionStatus::Idle,
             is_transaction_lost: false,
             has_disconnected: false,
-            fetch_rows: settings.fetch_rows,
             settings: Vec::new(),
             lasting_settings: LastingSettings::default(),
             link_settings: LinkSettings::Current,
             pace: SessionPace::new(settings.lag, settings.think_time),
             spread: TransactionSpread::new(settings.order == StatementOrder::None),
             types: settings.types.clone(),
-            ids: settings.ids.clone().map(GeneratedIds::new),
             trial: None,
             order: OrderHold::new(settings.order == StatementOrder::Commit),
         }
@@ -218,7 +207,7 @@ impl Player {
     /// Queues the session's next event.
     pub(crate) fn push(&mut self, mut item: ScheduledEvent) {
         item.is_in_block = self.spread.note_queued(&item.event);
-        self.has_captured_parses |= item.event.action.kind() == Kind::Parse;
+        self.messages.has_captured_parses |= item.event.action.kind() == Kind::Parse;
         self.has_disconnected = false;
         if let (Action::Connect, Some(wire)) = (&item.event.action, &item.event.wire) {
             self.settings.clone_from(&wire.settings);
@@ -426,7 +415,7 @@ impl Player {
                 parameters_skip_reason(bound.parameters.as_deref())
             }
             Action::Fetch(bound) => {
-                (!self.portals.contains(&bound.portal)).then_some(SkipCause::PortalNotOpen)
+                (!self.messages.portals.contains(&bound.portal)).then_some(SkipCause::PortalNotOpen)
             }
             _ => None,
         }
@@ -434,7 +423,7 @@ impl Player {
 
     fn on_skipped(&mut self, event: &Event) {
         if let Action::Execute(bound) = &event.action {
-            self.portals.remove(&bound.portal);
+            self.messages.portals.remove(&bound.portal);
         }
         if ends_transaction(&event.action) {
             self.is_transaction_lost = false;
@@ -482,7 +471,12 @@ impl Player {
         }
         // If an event cannot be encoded, it fails, and so do the following events of its batch.
         // Earlier events are already queued and need a Sync to get a reply.
-        let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
+        let context = BatchContext {
+            is_in_transaction: self.transaction == TransactionStatus::InTransaction,
+            next: self.queue.front().map(|next| &next.event.action),
+        };
+        let queued = self.messages.queue_messages(&mut parts, context, client);
+        let failure = queued.err().map(|reason| {
             client.sync();
             encode_failure(&reason)
         });
@@ -517,7 +511,8 @@ impl Player {
         if last.item.event.messages().is_none() {
             return PlayerStep::Hangup(last.item);
         }
-        let sent = self.queue_messages(std::slice::from_mut(&mut last), client);
+        let context = BatchContext { is_in_transaction: false, next: None };
+        let sent = self.messages.queue_messages(std::slice::from_mut(&mut last), context, client);
         if sent.is_err() {
             client.sync();
         }
@@ -562,7 +557,7 @@ impl Player {
                 if status == TransactionStatus::Idle {
                     self.order.is_released = false;
                     // Portals end with their transaction.
-                    self.portals.clear();
+                    self.messages.portals.clear();
                 }
                 if client.pending_ready_count() > 0
                     && let Some(flight) = &mut self.in_flight
@@ -595,7 +590,7 @@ impl Player {
             Reply::Failed(failure) => {
                 // 26000 invalid_sql_statement_name: prepare again before the next use.
                 if failure.sqlstate == SqlState::new(b"26000") {
-                    self.statements.clear();
+                    self.messages.statements.clear();
                 }
                 flight.failure.get_or_insert(failure);
                 if client.pending_ready_count() == 0 {
@@ -647,8 +642,7 @@ impl Player {
         // The wait for a slot is not the server's: it has as many as it is configured to.
         self.free_since = self.refused_since.take().unwrap_or(now);
         self.transaction = TransactionStatus::Idle;
-        self.statements.clear();
-        self.portals.clear();
+        self.messages.reset();
         self.link_settings = LinkSettings::OfLogin;
     }
 
@@ -660,7 +654,7 @@ impl Player {
             if failure.sqlstate == SqlState::new(b"0A000")
                 && let Some(failed) = flight.parts.iter().find(|part| part.completed.is_none())
                 && let Action::Bind(bound) | Action::Execute(bound) = &failed.item.event.action
-                && let Some(prepared) = self.statements.get_mut(&bound.statement)
+                && let Some(prepared) = self.messages.statements.get_mut(&bound.statement)
             {
                 prepared.is_stale = true;
             }
@@ -668,9 +662,11 @@ impl Player {
             // prepared any, so those are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
                 match &part.item.event.action {
-                    Action::Parse { statement, .. } => drop(self.statements.remove(statement)),
+                    Action::Parse { statement, .. } => {
+                        self.messages.statements.remove(statement);
+                    }
                     Action::Bind(bound) | Action::Execute(bound) if part.is_prepared => {
-                        self.statements.remove(&bound.statement);
+                        self.messages.statements.remove(&bound.statement);
                     }
                     _ => {}
                 }
@@ -685,7 +681,7 @@ impl Player {
 
     /// Records the values that the target generated in place of captured ones.
     fn note_generated_ids(&mut self, flight: &InFlightBatch) {
-        let Some(ids) = &mut self.ids else { return };
+        let Some(ids) = &mut self.messages.ids else { return };
         for part in &flight.parts {
             if let (Some(wire), Some(replayed)) = (&part.item.event.wire, &part.result)
                 && let Some(captured) = &wire.result

@@ -190,12 +190,16 @@ impl ReplayWorker {
     /// Does the work that is due, and returns the deadline of the next call; `None` when there is
     /// nothing left to do.
     fn tick(&mut self, now: Instant) -> Option<Instant> {
-        self.check_lag(now);
+        if now >= self.lag_check {
+            self.lag_check = now + HOUSEKEEPING_INTERVAL;
+            lag::check(self.shared.players.lag, &self.slots, now, &self.shared.lag_abort);
+        }
         if self.interruption.is_none() && self.shared.is_stopped() {
             self.interrupt(now);
         }
         if let Some(schedule) = self.shared.pace.changed_since(&mut self.pace_version) {
-            self.reschedule(schedule, now);
+            self.shared.schedule = schedule;
+            session_slot::reschedule(&mut self.slots, &mut self.timers, now, &schedule);
         }
         let deadline = match self.interruption {
             Some(_) => self.wind_down(now)?,
@@ -218,18 +222,6 @@ impl ReplayWorker {
         self.finished.send_if_due(now, &self.shared);
         self.update_gauges();
         Some(if self.unread.is_empty() { deadline } else { now })
-    }
-
-    /// Moves the events that are not due yet to their due times in a changed schedule.
-    fn reschedule(&mut self, schedule: Schedule, now: Instant) {
-        self.shared.schedule = schedule;
-        for (slot_entry, index) in self.slots.iter_mut().zip(0..) {
-            let Some(player) = slot_entry.player.as_mut() else { continue };
-            player.reschedule(now, &schedule);
-            let slot = SlotId { index, generation: slot_entry.generation };
-            slot_entry.timer = Some(now);
-            self.timers.insert(now, slot);
-        }
     }
 
     fn set_timer(&mut self, slot: SlotId, due: Instant) {
@@ -288,7 +280,12 @@ impl ReplayWorker {
                 }
                 PlayerStep::Send => {
                     self.stats.in_flight += 1;
-                    self.send(slot);
+                    let flushed = slot_entry.link.as_mut().map(Link::flush);
+                    if matches!(flushed, Some(Err(_))) {
+                        // The server has closed the connection. Reading returns the error it sent
+                        // before.
+                        self.unread.push(slot);
+                    }
                 }
                 PlayerStep::Connect(item) => self.connect(slot, item, now),
                 PlayerStep::Record(item, end) => {
@@ -325,15 +322,6 @@ impl ReplayWorker {
             }
         }
         self.release_slot_if_done(slot);
-    }
-
-    fn send(&mut self, slot: SlotId) {
-        let slot_entry = &mut self.slots[slot.index as usize];
-        let Some(link) = slot_entry.link.as_mut() else { return };
-        if link.flush().is_err() {
-            // The server has closed the connection. Reading returns the error it sent before.
-            self.unread.push(slot);
-        }
     }
 
     fn connect(&mut self, slot: SlotId, item: Option<ScheduledEvent>, now: Instant) {

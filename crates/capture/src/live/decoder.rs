@@ -16,7 +16,8 @@ use crate::live::{
     parsed_statement::ParsedStatement,
     record::{BufferRecord, RecordKind, RecordReader},
     session::{
-        CopyRowLimits, CopyRows, DecodeContext, SessionDecoder, SessionIdentity, SessionState,
+        CopyRowLimits, CopyRows, DecodeContext, ReceivedResult, SessionDecoder, SessionIdentity,
+        SessionState,
     },
     statement_cache::StatementCache,
 };
@@ -173,7 +174,8 @@ impl TrafficDecoder {
                 let is_complete = reader.byte()? != 0;
                 let checksum = reader.u64()?;
                 let first_row = reader.bytes()?;
-                session?.on_result(is_complete.then_some(checksum), first_row);
+                session?.result =
+                    Some(ReceivedResult::new(is_complete.then_some(checksum), first_row));
             }
             RecordKind::ServerAssigned => {
                 if let Some(session) = &mut session {

@@ -15,7 +15,7 @@ use howdah_traffic::{
     WireDetail,
 };
 use howdah_wire::{Frontend, Tag};
-use results::ReceivedResult;
+pub(crate) use results::ReceivedResult;
 
 use crate::live::{
     by_name::ByName,
@@ -131,7 +131,7 @@ pub(crate) struct SessionDecoder {
     /// clock.
     last_reply: u64,
     /// The rows of the next reply.
-    result: Option<ReceivedResult>,
+    pub(crate) result: Option<ReceivedResult>,
 }
 
 /// An open portal of the client.

@@ -56,12 +56,24 @@ pub(super) struct EventColumns {
     formats: ListColumn<i32>,
     result_formats: ListColumn<i32>,
     settings: DictionaryListColumn,
-    copy_bytes: Int64Column,
-    copy_data: DictionaryListColumn,
-    copy_end: DictionaryColumn,
+    copy: CopyColumns,
     arguments: DictionaryListColumn,
     messages: DictionaryColumn,
-    result_checksum: Int64Column,
+    result: ResultColumns,
+}
+
+/// The rows that a client sent for COPY.
+#[derive(Default)]
+struct CopyColumns {
+    bytes: Int64Column,
+    data: DictionaryListColumn,
+    end: DictionaryColumn,
+}
+
+/// The rows that a client received.
+#[derive(Default)]
+struct ResultColumns {
+    checksum: Int64Column,
     first_row: DictionaryListColumn,
 }
 
@@ -103,13 +115,10 @@ impl EventColumns {
             formats: ListColumn::default(),
             result_formats: ListColumn::default(),
             settings: DictionaryListColumn::default(),
-            copy_bytes: Int64Column::default(),
-            copy_data: DictionaryListColumn::default(),
-            copy_end: DictionaryColumn::default(),
+            copy: CopyColumns::default(),
             arguments: DictionaryListColumn::default(),
             messages: DictionaryColumn::default(),
-            result_checksum: Int64Column::default(),
-            first_row: DictionaryListColumn::default(),
+            result: ResultColumns::default(),
         }
     }
 
@@ -213,9 +222,9 @@ impl EventColumns {
             self.settings.set(row, each.map(|text| Some(text.as_bytes())));
         }
         if let Some(copy) = &wire.copy_in {
-            self.copy_bytes.set(row, saturate_to_i64(copy.bytes));
-            self.copy_data.set(row, copy.data.iter().map(optional_bytes));
-            self.copy_end.set(row, copy_end_code(copy).as_bytes());
+            self.copy.bytes.set(row, saturate_to_i64(copy.bytes));
+            self.copy.data.set(row, copy.data.iter().map(optional_bytes));
+            self.copy.end.set(row, copy_end_code(copy).as_bytes());
         }
         if let Some(arguments) = &wire.arguments {
             self.arguments.set(row, arguments.iter().map(optional_bytes));
@@ -224,9 +233,9 @@ impl EventColumns {
             self.messages.set(row, messages.as_bytes());
         }
         if let Some(result) = &wire.result {
-            self.result_checksum.set(row, result.checksum.cast_signed());
+            self.result.checksum.set(row, result.checksum.cast_signed());
             if let Some(first_row) = &result.first_row {
-                self.first_row.set(row, first_row.iter().map(optional_bytes));
+                self.result.first_row.set(row, first_row.iter().map(optional_bytes));
             }
         }
     }
@@ -300,9 +309,9 @@ impl EventColumns {
             &mut self.parameters,
             &mut self.parameters_bytes,
             &mut self.settings,
-            &mut self.copy_data,
+            &mut self.copy.data,
             &mut self.arguments,
-            &mut self.first_row,
+            &mut self.result.first_row,
         ];
         lists.into_iter().for_each(DictionaryListColumn::clear);
         let numbers = [
@@ -316,7 +325,7 @@ impl EventColumns {
             &mut self.copy_direction,
             &mut self.sqlstate,
             &mut self.vxid,
-            &mut self.copy_end,
+            &mut self.copy.end,
             &mut self.messages,
         ];
         words.into_iter().for_each(DictionaryColumn::clear);
@@ -326,7 +335,8 @@ impl EventColumns {
             &mut self.pipeline,
             &mut self.rows,
             &mut self.rows_max,
-            &mut self.copy_bytes,
+            &mut self.copy.bytes,
+            &mut self.result.checksum,
         ];
         numbers.into_iter().for_each(Int64Column::clear);
     }
@@ -378,13 +388,13 @@ impl Columnar for EventColumns {
             encode_number_lists(column, rows, to)?;
         }
         encode_string_lists(&self.settings, rows, to)?;
-        self.encode_numbers(&self.copy_bytes, rows, to)?;
-        encode_string_lists(&self.copy_data, rows, to)?;
-        encode_strings(&self.copy_end, rows, to)?;
+        self.encode_numbers(&self.copy.bytes, rows, to)?;
+        encode_string_lists(&self.copy.data, rows, to)?;
+        encode_strings(&self.copy.end, rows, to)?;
         encode_string_lists(&self.arguments, rows, to)?;
         encode_strings(&self.messages, rows, to)?;
-        self.encode_numbers(&self.result_checksum, rows, to)?;
-        encode_string_lists(&self.first_row, rows, to)
+        self.encode_numbers(&self.result.checksum, rows, to)?;
+        encode_string_lists(&self.result.first_row, rows, to)
     }
 }
 

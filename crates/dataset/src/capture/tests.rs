@@ -370,9 +370,9 @@ fn invalid_capture_is_reported_with_path() {
     assert!(matches!(open(), ReadError::OtherKind { .. }));
     fs::write(dir.join("capture.json"), "{\"format\":").unwrap();
     assert!(matches!(open(), ReadError::Damaged { source: Corruption::Manifest(_), .. }));
-    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":5}"#).unwrap();
+    fs::write(dir.join("capture.json"), r#"{"format":"howdah-capture","version":6}"#).unwrap();
     let error = open();
-    assert!(matches!(error, ReadError::Version { found: 5, supported: 4, .. }));
+    assert!(matches!(error, ReadError::Version { found: 6, supported: 5, .. }));
     assert!(error.to_string().contains("capture.json"), "{error}");
     fs::write(dir.join("capture.json"), r#"{"format":"other","version":4}"#).unwrap();
     assert!(matches!(open(), ReadError::NotADataset { .. }));

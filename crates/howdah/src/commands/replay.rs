@@ -1,6 +1,7 @@
 //! `howdah replay`: replays a capture or a log against a server.
 
 mod admin;
+mod webhook;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +38,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::CommandOutcome,
     progress::Total,
-    values::listen_address,
+    values::{SecretArg, listen_address},
 };
 
 /// Replay captured traffic against a server.
@@ -127,6 +128,10 @@ pub(crate) struct Args {
     /// a free port
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
     admin: Option<SocketAddr>,
+    /// Send the result as JSON to this URL at the end. Other users can see the URL in the process
+    /// list: set HOWDAH_REPLAY_WEBHOOK instead
+    #[arg(long, value_name = "URL", hide_default_value = true)]
+    webhook: Option<SecretArg>,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -184,6 +189,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     refuse_conflicting_settings(args)?;
+    let receiver = args.webhook.as_ref().map(|url| webhook::receiver(&url.0)).transpose()?;
     let targets = targets(args)?;
     let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
@@ -244,6 +250,9 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     });
     let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
+    if let Some(receiver) = &receiver {
+        webhook::send(ctx, receiver, &report.json(args.rate));
+    }
     finish(args, ctx, report)
 }
 

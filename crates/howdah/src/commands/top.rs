@@ -23,13 +23,10 @@ use howdah_top::{
     signal_plan::SignalPolicy,
 };
 
-use self::{
-    history::HistoryArgs,
-    notify::{NotifyArgs, SecretArg},
-};
+use self::{history::HistoryArgs, notify::NotifyArgs};
 use crate::{
     connection::ConnectionArgs, context::CommandContext, logging, metrics::MetricsArgs,
-    notify::service_state, outcome::CommandOutcome,
+    notify::service_state, outcome::CommandOutcome, values::SecretArg,
 };
 
 /// Monitor what servers are doing, and cancel or terminate it.

@@ -114,6 +114,70 @@ fn settings_of_a_terminated_session_are_restored() {
     assert_eq!(fixture.value("select a from app.t"), "4321kB");
 }
 
+/// A password that expires lets earlier sessions go on; later ones fail, and are counted.
+#[test]
+fn expired_password_fails_later_sessions() {
+    let started = Cluster::builder().name("expired").password("secret of the test").start();
+    let Some(cluster) = skip_without_postgres("expired", started) else { return };
+    let mut control = connect(&cluster, "postgres");
+    control
+        .query(
+            "create role app login password 'app'; create table t (a int); \
+             grant insert on t to app",
+        )
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = LogBuilder::new("postgres");
+    log.user("app").connect(0, 1).query(10, 1, "insert into t values (1)");
+    log.query(20, 1, "select pg_advisory_lock(5)");
+    log.connect(1_500, 2).query(1_510, 2, "insert into t values (2)").disconnect(1_520, 2);
+    log.query(1_600, 1, "insert into t values (3)").disconnect(1_700, 1);
+    std::fs::write(folder.path().join("server.log"), log.text).unwrap();
+    let mut lock = AdvisoryLock::acquire(connect(&cluster, "postgres"), 5);
+    let target = format!("{}&password=app", cluster.uri("postgres").replace("postgres@", "app@"));
+    let target = target.replace("user=postgres", "user=app");
+    let running = ReplayProcess::start(folder.path(), "server.log", &target, &[]);
+    lock.wait_for_waiter();
+    control.query("alter role app valid until '2001-01-01'").unwrap();
+    lock.release();
+    let (status, messages, replayed) = running.wait();
+    assert_eq!(status.code(), Some(0), "{messages}");
+    assert!(!messages.contains("secret of the test"), "{messages}");
+    // The login, and the statement of the session that could not log in.
+    assert_eq!(replayed.report["errors"], serde_json::json!({ "28P01": 2 }));
+    let rows = "select string_agg(a::text, ' ' order by a) from t";
+    assert_eq!(value(&mut control, rows), "1 3");
+}
+
+/// The shell limits the size of files, like a full disk for one process. The replay goes on without
+/// the run, and says so.
+#[test]
+fn full_disk_ends_only_the_run() {
+    let Some(fixture) = ReplayFixture::new("full_disk") else { return };
+    fixture.client().query("create table t (a int)").unwrap();
+    let mut log = LogBuilder::new("full_disk");
+    log.connect(0, 1);
+    for row in 0..20_000_u64 {
+        log.query(1 + row / 100, 1, &format!("insert into t values ({row}) /* {} */", row * 7919));
+    }
+    fixture.write("server.log", &log.text);
+    let output = std::process::Command::new("sh")
+        .args(["-c", r#"trap "" XFSZ; ulimit -f 16; exec "$0" "$@""#])
+        .arg(assert_cmd::cargo::cargo_bin!("howdah"))
+        .args(["replay", "server.log", "--rate", "max", "-o", "run", "--format", "json"])
+        .args(["--target", &fixture.uri(), "--allow-production", "full_disk"])
+        .current_dir(fixture.folder.path())
+        .env("HOME", fixture.folder.path())
+        .output()
+        .unwrap();
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{messages}");
+    assert!(messages.contains("no room to write"), "{messages}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["executions"]["done"], 20_000, "{report}");
+    assert_eq!(fixture.value("select count(*) from t"), "20000");
+}
+
 #[test]
 fn replay_at_max_rate_waits_for_crashed_target() {
     let started = Cluster::builder().name("crash").start();

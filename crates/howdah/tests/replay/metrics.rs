@@ -63,3 +63,39 @@ fn scrape(address: &str) -> String {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     answer
 }
+
+#[test]
+fn result_is_sent_to_webhook() {
+    let Some(fixture) = ReplayFixture::new("webhook") else { return };
+    let mut log = LogBuilder::new("webhook");
+    log.session(1, &["select 1", "select 2"]);
+    fixture.write("server.log", &log.text);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let receiver = std::thread::spawn(move || {
+        // The first request gets no reply and is repeated.
+        drop(listener.accept().unwrap());
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+        }
+        let length = head.lines().find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok()
+        });
+        let mut body = vec![0; length.unwrap_or_else(|| panic!("{head}"))];
+        reader.read_exact(&mut body).unwrap();
+        reader.get_mut().write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        body
+    });
+    let mut command = fixture.howdah();
+    command
+        .args(["replay", "server.log", "--target", &fixture.uri()])
+        .env("HOWDAH_REPLAY_WEBHOOK", format!("http://{address}/secret-path"))
+        .assert()
+        .success();
+    let report: serde_json::Value = serde_json::from_slice(&receiver.join().unwrap()).unwrap();
+    assert_eq!(report["executions"]["done"], 2, "{report}");
+}

@@ -14,6 +14,9 @@ const TABLES: &str = "create table orders (id serial primary key, item text); \
                       create table lines (order_id int references orders, line int); \
                       create table tokens (id uuid primary key default gen_random_uuid(), n int)";
 
+/// The first number of the sequence, far from other numbers.
+const FIRST: i32 = 500_000;
+
 /// Inserts rows and refers to them by the values that the server generated, in text and binary
 /// format, as bound values and as constants.
 fn run_traffic(pool: &CapturePooler) {
@@ -41,7 +44,7 @@ fn run_traffic(pool: &CapturePooler) {
     // The sixth order, as binary int4.
     raw.send(&[
         parse("", "insert into lines values ($1, $2)", 2),
-        bind("", "", &[6, 77]),
+        bind("", "", &[FIRST + 5, 77]),
         execute("", 0),
         sync(),
         query("select 'end'"),
@@ -62,7 +65,12 @@ fn results_are_compared_and_generated_values_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     connect(&cluster, "postgres").query("create database bench").unwrap();
-    connect(&cluster, "bench").query(TABLES).unwrap();
+    let create = |first: i32| {
+        let mut client = connect(&cluster, "bench");
+        client.query(TABLES).unwrap();
+        client.query(&format!("alter sequence orders_id_seq restart {first}")).unwrap();
+    };
+    create(FIRST);
     let pool = CapturePooler::start(folder, &cluster, ", results = true");
     pool.psql("howdah", "capture start it");
     run_traffic(&pool);
@@ -71,15 +79,13 @@ fn results_are_compared_and_generated_values_replaced() {
     let captured = value(&mut connect(&cluster, "bench"), CONTENTS);
 
     // The same database again: only the time and the tokens are different.
-    let renew = |start: u32| {
+    let renew = |first: i32| {
         connect(&cluster, "postgres").query("drop database bench").unwrap();
         connect(&cluster, "postgres").query("create database bench").unwrap();
-        let mut client = connect(&cluster, "bench");
-        client.query(TABLES).unwrap();
-        client.query(&format!("alter sequence orders_id_seq restart {start}")).unwrap();
+        create(first);
     };
     let target = cluster.uri("bench");
-    renew(1);
+    renew(FIRST);
     let words = ["--check-results", "--order", "commit", "--allow-production", "bench"];
     let same = replay(folder, "captures/it", &target, &words);
     assert_eq!(same.report["results"]["different"], 6, "{}", same.report);

@@ -2,23 +2,62 @@
 
 use std::borrow::Cow;
 
-use howdah_session::{ClientSession, EncodeError, RequestId, TransactionStatus};
+use hashbrown::{HashMap, HashSet};
+use howdah_session::{ClientSession, EncodeError, RequestId};
 use howdah_sql::{SqlCommand, split_statements};
 use howdah_traffic::{
     Action, Bound, ClientMessage, Event, Kind, NamedObject, Parameter, Source, Text, WireDetail,
 };
 use howdah_wire::ValueFormat;
 
-use super::{
-    Player, PreparedText, ScheduledEvent, deallocate::deallocated_name, in_flight::BatchPart,
-};
-use crate::{encoding, target::CLIENT_ENCODING};
+use super::{PreparedText, ScheduledEvent, deallocate::deallocated_name, in_flight::BatchPart};
+use crate::{encoding, ids::GeneratedIds, target::CLIENT_ENCODING};
 
-impl Player {
+/// Writes the messages of a session's events. Knows what the connection has prepared and opened.
+pub(super) struct MessageWriter {
+    /// Statements prepared on the current connection, by name.
+    pub(super) statements: HashMap<Text, PreparedText>,
+    /// Portals opened on the current connection, by name.
+    pub(super) portals: HashSet<Text>,
+    /// Whether the capture has Parse messages of this session, so that the unnamed statement is not
+    /// parsed again before each use.
+    pub(super) has_captured_parses: bool,
+    /// Rows per Execute of a portal that is fetched in parts, if the capture does not contain them.
+    fetch_rows: u32,
+    /// The values that the target generated, if they replace captured ones.
+    pub(super) ids: Option<GeneratedIds>,
+}
+
+/// The state of the session in which a batch is sent.
+#[derive(Clone, Copy)]
+pub(super) struct BatchContext<'a> {
+    pub(super) is_in_transaction: bool,
+    /// The event after the batch, if it has been read.
+    pub(super) next: Option<&'a Action>,
+}
+
+impl MessageWriter {
+    pub(super) fn new(fetch_rows: u32, ids: Option<GeneratedIds>) -> Self {
+        Self {
+            statements: HashMap::new(),
+            portals: HashSet::new(),
+            has_captured_parses: false,
+            fetch_rows,
+            ids,
+        }
+    }
+
+    /// Starts anew on another connection.
+    pub(super) fn reset(&mut self) {
+        self.statements.clear();
+        self.portals.clear();
+    }
+
     /// Queues the messages of one batch in the client.
     pub(super) fn queue_messages(
         &mut self,
         parts: &mut [BatchPart],
+        context: BatchContext<'_>,
         client: &mut ClientSession,
     ) -> Result<(), EncodeError> {
         for at in 0..parts.len() {
@@ -62,7 +101,9 @@ impl Player {
                     }
                     let rows_max = match wire {
                         Some(wire) => wire.rows_max,
-                        None if self.will_fetch(bound, rest_of_batch.clone()) => self.fetch_rows,
+                        None if will_fetch(bound, rest_of_batch.clone(), context) => {
+                            self.fetch_rows
+                        }
                         None => 0,
                     };
                     let request = client.execute(bound.portal.as_bytes(), rows_max)?;
@@ -322,25 +363,21 @@ impl Player {
             None => sql,
         }
     }
+}
 
-    /// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row
-    /// limit of an Execute. A named portal inside a transaction is assumed to be fetched in parts;
-    /// for the unnamed portal, the next event decides.
-    fn will_fetch<'a>(
-        &self,
-        bound: &Bound,
-        mut rest_of_batch: impl Iterator<Item = &'a Action>,
-    ) -> bool {
-        let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
-        if rest_of_batch.any(fetches) {
-            return true;
-        }
-        if self.transaction != TransactionStatus::InTransaction {
-            return false;
-        }
-        !bound.portal.is_empty()
-            || self.queue.front().is_some_and(|next| fetches(&next.event.action))
+/// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row
+/// limit of an Execute. A named portal inside a transaction is assumed to be fetched in parts; for
+/// the unnamed portal, the next event decides.
+fn will_fetch<'a>(
+    bound: &Bound,
+    mut rest_of_batch: impl Iterator<Item = &'a Action>,
+    context: BatchContext<'_>,
+) -> bool {
+    let fetches = |action: &Action| matches!(action, Action::Fetch(fetched) if fetched.portal == bound.portal);
+    if rest_of_batch.any(fetches) {
+        return true;
     }
+    context.is_in_transaction && (!bound.portal.is_empty() || context.next.is_some_and(fetches))
 }
 
 /// Queues a function call with its captured arguments.

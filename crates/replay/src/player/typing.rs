@@ -132,7 +132,7 @@ impl Player {
             Reply::Ready(status) => {
                 self.transaction = status;
                 if status == TransactionStatus::Idle {
-                    self.portals.clear();
+                    self.messages.portals.clear();
                 }
                 if client.pending_ready_count() > 0 {
                     return;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use howdah_traffic::{Event, Kind, SessionId};
 
-use super::{ReplayWorker, SessionSlot, SlotId, unsent};
+use super::{ReplayWorker, SessionSlot, SlotId, WorkerContext, unsent};
 use crate::{
     inbox::{QueueState, QueuedEvent},
     player::{DropCause, EventEnd, LinkState, Player, ScheduledEvent, ends_transaction},
@@ -77,7 +77,8 @@ impl ReplayWorker {
         let limits = self.shared.limits;
         let since_progress = now.saturating_duration_since(self.progress);
         let is_stalled = since_progress > STALL_TIMEOUT;
-        let is_starved = since_progress > STARVATION_TIMEOUT && self.has_session_without_events();
+        let is_starved = since_progress > STARVATION_TIMEOUT
+            && has_session_without_events(&self.shared, &self.slots);
         let limit_bytes = if is_stalled {
             limits.backlog_bytes
         } else {
@@ -109,18 +110,6 @@ impl ReplayWorker {
             self.progress = now;
         }
         supply
-    }
-
-    /// Whether the next event of some session may unblock the others. The sessions of other workers
-    /// are not known here, so with several workers this is always true.
-    fn has_session_without_events(&self) -> bool {
-        let waits = |player: &Player| {
-            matches!(player.link_state, LinkState::Connected)
-                && !player.is_busy()
-                && !player.has_queued()
-        };
-        self.shared.workers > 1
-            || self.slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
     }
 
     /// Queues an event at its session's player, or skips it if the player lags and too many events
@@ -181,6 +170,18 @@ impl ReplayWorker {
         slot_entry.player = Some(Player::new(session, now, &self.shared.players));
         SlotId { index, generation: slot_entry.generation }
     }
+}
+
+/// Whether the next event of some session may unblock the others. The sessions of other workers are
+/// not known here, so with several workers this is always true.
+fn has_session_without_events(shared: &WorkerContext, slots: &[SessionSlot]) -> bool {
+    let waits = |player: &Player| {
+        matches!(player.link_state, LinkState::Connected)
+            && !player.is_busy()
+            && !player.has_queued()
+    };
+    shared.workers > 1
+        || slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
 }
 
 /// Returns how far ahead of their due time events are popped: zero while the backlog is full, to

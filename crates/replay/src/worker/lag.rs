@@ -1,10 +1,13 @@
 //! Ends the replay when a session is later than allowed.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use howdah_traffic::SessionId;
 
-use super::{HOUSEKEEPING_INTERVAL, ReplayWorker};
+use super::session_slot::SessionSlot;
 use crate::pace::lag::LagPolicy;
 
 /// The lag for which a replay was ended.
@@ -18,22 +21,21 @@ pub struct LagAbort {
     pub limit: Duration,
 }
 
-impl ReplayWorker {
-    /// Ends the replay on all workers if a session is later than the policy allows.
-    pub(super) fn check_lag(&mut self, now: Instant) {
-        let LagPolicy::Abort(limit) = self.shared.players.lag else { return };
-        if now < self.lag_check {
-            return;
-        }
-        self.lag_check = now + HOUSEKEEPING_INTERVAL;
-        let players = self.slots.iter().filter_map(|slot_entry| slot_entry.player.as_ref());
-        if let Some(latest) = players.max_by_key(|player| player.lag(now))
-            && latest.lag(now) > limit
-        {
-            let lag = latest.lag(now);
-            let session = latest.id.clone();
-            // Another worker may have been first.
-            let _ = self.shared.lag_abort.set(LagAbort { session, lag, limit });
-        }
+/// Ends the replay on all workers if a session is later than the policy allows.
+pub(super) fn check(
+    policy: LagPolicy,
+    slots: &[SessionSlot],
+    now: Instant,
+    abort: &OnceLock<LagAbort>,
+) {
+    let LagPolicy::Abort(limit) = policy else { return };
+    let players = slots.iter().filter_map(|slot_entry| slot_entry.player.as_ref());
+    if let Some(latest) = players.max_by_key(|player| player.lag(now))
+        && latest.lag(now) > limit
+    {
+        let lag = latest.lag(now);
+        let session = latest.id.clone();
+        // Another worker may have been first.
+        let _ = abort.set(LagAbort { session, lag, limit });
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use howdah_net::Token;
+use howdah_net::{Timers, Token};
 
 use crate::{
     link::Link,
+    pace::Schedule,
     player::{Player, ScheduledEvent},
 };
 
@@ -34,5 +35,20 @@ pub(super) struct SlotId {
 impl SlotId {
     pub(super) fn token(self) -> Token {
         Token(u64::from(self.generation & 0x3fff_ffff) << 32 | u64::from(self.index))
+    }
+}
+
+/// Moves the events that are not due yet to their due times in a changed schedule.
+pub(super) fn reschedule(
+    slots: &mut [SessionSlot],
+    timers: &mut Timers<SlotId>,
+    now: Instant,
+    schedule: &Schedule,
+) {
+    for (slot_entry, index) in slots.iter_mut().zip(0..) {
+        let Some(player) = slot_entry.player.as_mut() else { continue };
+        player.reschedule(now, schedule);
+        slot_entry.timer = Some(now);
+        timers.insert(now, SlotId { index, generation: slot_entry.generation });
     }
 }

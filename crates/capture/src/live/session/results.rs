@@ -4,21 +4,20 @@ use howdah_sql::{Lexer, TokenKind};
 use howdah_traffic::{Action, CapturedResult, Text};
 use howdah_wire::{Backend, Frame, backend::BackendMessage as Reply};
 
-use super::{PendingRequest, SessionDecoder};
+use super::PendingRequest;
 
 /// The rows of one reply.
 #[derive(Clone, Debug)]
-pub(super) struct ReceivedResult {
+pub(crate) struct ReceivedResult {
     /// The checksum; `None` if a row was too large to be read.
     checksum: Option<u64>,
     /// The body of the first row; empty if it was too large to be stored.
     first_row: Vec<u8>,
 }
 
-impl SessionDecoder {
-    /// Handles the rows of the next reply.
-    pub(crate) fn on_result(&mut self, checksum: Option<u64>, first_row: &[u8]) {
-        self.result = Some(ReceivedResult { checksum, first_row: first_row.to_vec() });
+impl ReceivedResult {
+    pub(crate) fn new(checksum: Option<u64>, first_row: &[u8]) -> Self {
+        Self { checksum, first_row: first_row.to_vec() }
     }
 }
 

@@ -175,7 +175,7 @@ impl Exclusions {
 
     /// Returns the number of excluded events so far, which may be a thousand events old.
     pub(crate) fn count(&self) -> u64 {
-        self.lock().0.iter().map(|(_, count)| *count).sum()
+        self.lock().0.values().sum()
     }
 
     /// Reports the excluded events by reason.

@@ -1,6 +1,6 @@
 //! Notification options of `howdah top`: alert rules, webhooks, logs.
 
-use std::{fmt, fs, io::Read as _, path::Path, path::PathBuf, str::FromStr, time::Duration};
+use std::{fs, io::Read as _, path::Path, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use howdah_top::{
@@ -11,7 +11,7 @@ use howdah_top::{
     webhook::{RetryPolicy, Webhook, WebhookFormat, WebhookSender},
 };
 
-use crate::{context::CommandContext, errors};
+use crate::{context::CommandContext, errors, values::SecretArg};
 
 /// Notification options. Flatten into `Args`.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,24 +57,6 @@ pub(super) struct NotifyArgs {
     /// Only send notifications, without screen or rows, until SIGTERM or Ctrl-C
     #[arg(long, conflicts_with_all = ["once", "count", "format"])]
     pub(super) watch: bool,
-}
-
-/// An option value that must not appear in any output.
-#[derive(Clone)]
-pub(super) struct SecretArg(pub(super) String);
-
-impl FromStr for SecretArg {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl fmt::Debug for SecretArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
