@@ -225,7 +225,8 @@ impl BareSession {
         socket.write_all(&[&length.to_be_bytes()[..], &startup].concat())?;
         socket.read_until_ready()?;
         let mut parse = Vec::new();
-        message(&mut parse, b'P', &[STATEMENT_NAME.as_bytes(), STATEMENT.as_bytes(), b"\0"]);
+        // No parameter types.
+        message(&mut parse, b'P', &[STATEMENT_NAME.as_bytes(), STATEMENT.as_bytes(), &[0; 2]]);
         message(&mut parse, b'S', &[]);
         socket.write_all(&parse)?;
         socket.read_until_ready()?;
