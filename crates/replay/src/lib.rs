@@ -35,6 +35,7 @@ mod cancel;
 mod capacity;
 mod concurrency;
 mod encoding;
+mod error;
 mod guard;
 mod identity;
 mod ids;
@@ -60,6 +61,7 @@ pub use activity::SessionActivity;
 pub use capacity::Capacity;
 pub use concurrency::ConcurrencyEstimate;
 pub use encoding::{DatabaseEncoding, EncodingMap, ParseEncodingError};
+pub use error::{EventSourceError, StartError};
 pub use guard::{ActiveClients, CapturedEvidence, GuardError, TargetFacts, check_target};
 pub use identity::{IdentityMap, ParseRenamingError, Renaming};
 pub use login_setting::{LoginSetting, ParseLoginSettingError};
@@ -78,7 +80,7 @@ pub use pace::{
     lag::{LagPolicy, ParseLagPolicyError},
 };
 pub use preflight::{DeniedLogin, find_denied_logins};
-pub use run::{EventSourceError, Replay, ReplayReport, StartError};
+pub use run::{Replay, ReplayReport};
 pub use settings::{ReplayLimits, ReplaySettings};
 pub use target::ReplayTarget;
 pub use worker::LagAbort;

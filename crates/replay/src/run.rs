@@ -3,7 +3,6 @@
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
-    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::{
     capacity::Capacity,
+    error::{EventSourceError, StartError},
     inbox::{Inbox, QueuedEvent, SendResult, event_bytes},
     machine::{CalibrationControl, CalibrationPlan, MachineMonitor},
     metrics::Metrics,
@@ -43,9 +43,6 @@ const INBOX_BYTES: usize = 4 << 20;
 /// Delay between reading the first event and sending it: long enough for workers to receive the
 /// other events that are due at the same time.
 const START_DELAY: Duration = Duration::from_millis(20);
-
-/// An error of the event source. Boxed, because sources have different error types.
-pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A replay that is ready to run, except for its events.
 pub struct Replay {
@@ -129,30 +126,6 @@ impl ReplayReport {
         let failures = self.tally.errors.values().max_by_key(|failures| failures.count);
         is_refused.then(|| failures.map_or("connections were refused", |failures| &failures.sample))
     }
-}
-
-/// The reason why a replay could not start, or had to be given up without a report.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// No server was given.
-    #[error("there is no server to replay against")]
-    NoTarget,
-    /// The capture has no events.
-    #[error("there are no events to replay")]
-    NoEvents,
-    /// The first event of the capture could not be read.
-    #[error("cannot read the capture")]
-    Source(#[source] EventSourceError),
-    /// The target's host name cannot be resolved.
-    #[error(transparent)]
-    Dial(#[from] howdah_net::DialError),
-    /// The TLS settings cannot be applied.
-    #[error(transparent)]
-    Tls(#[from] howdah_connect::tls::TlsError),
-    /// The kernel refused to create a poller or thread, or waiting for sockets failed later.
-    #[error("cannot start or run a thread of the replay")]
-    Thread(#[source] io::Error),
 }
 
 impl Replay {

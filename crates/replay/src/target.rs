@@ -10,7 +10,7 @@ use howdah_traffic::Text;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
-    encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, run::StartError,
+    encoding::EncodingMap, error::StartError, identity::IdentityMap, login_setting::LoginSetting,
     settings::ReplaySettings,
 };
 
