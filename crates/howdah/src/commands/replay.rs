@@ -1,6 +1,7 @@
 //! `howdah replay`: replays a capture or a log against a server.
 
 mod admin;
+mod worker;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +18,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_connect::{Client, ConnectTarget};
-use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError};
+use howdah_dataset::{
+    CapturedServer, Events, RunSettings, RunWriter, SessionShare, WriteError, is_store_url,
+};
 use howdah_logs::{LogStream, ReadFilesError, ReadProgress, ReceiverGone, StreamPosition};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
@@ -28,6 +31,7 @@ use howdah_replay::{
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use self::worker::{PlannedStart, WorkerArgs};
 use crate::{
     commands::capture::{self, EncodingArgs, Exclusions, FilteredEvents, LogArgs, SelectArgs},
     connection::{self, ConnectionArgs},
@@ -37,7 +41,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::CommandOutcome,
     progress::Total,
-    values::listen_address,
+    values::{dataset_path, listen_address},
 };
 
 /// Replay captured traffic against a server.
@@ -50,18 +54,12 @@ use crate::{
 pub(crate) struct Args {
     /// A capture, or server logs: files, folders or glob patterns, in any order; - is standard
     /// input
-    #[arg(required = true, value_name = "CAPTURE|LOG")]
+    #[arg(required = true, value_name = "CAPTURE|LOG", value_parser = dataset_path())]
     inputs: Vec<PathBuf>,
     /// Server to replay against: a URI or a keyword string, as for psql; repeatable, to spread the
     /// sessions over several servers
     #[arg(long, value_name = "CONNINFO")]
     target: Vec<String>,
-    /// Folder to write the run to: the outcome of each event, for `howdah compare`
-    #[arg(long, short, value_name = "RUN")]
-    output: Option<PathBuf>,
-    /// Replace an existing run
-    #[arg(long)]
-    force: bool,
     /// Allow a target that looks like production, by repeating its database's name
     #[arg(long, value_name = "NAME")]
     allow_production: Option<String>,
@@ -116,6 +114,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ReplayFormat,
     #[command(flatten)]
+    run: RunArgs,
+    #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -129,6 +129,19 @@ pub(crate) struct Args {
     admin: Option<SocketAddr>,
     #[command(flatten)]
     connection: ConnectionArgs,
+}
+
+/// The run that is written.
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Folder to write the run to: the outcome of each event, for `howdah compare`
+    #[arg(long, short, value_name = "RUN", value_parser = dataset_path())]
+    output: Option<PathBuf>,
+    /// Replace an existing run
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    worker: WorkerArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -184,6 +197,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     refuse_conflicting_settings(args)?;
+    args.run.worker.check(args.order.into(), args.skip_idle)?;
     let targets = targets(args)?;
     let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
@@ -210,8 +224,15 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     };
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
-    source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
-    let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
+    let first = source.wait_for_first();
+    let start = args.run.worker.plan_start(ctx, &mut client)?;
+    if matches!(first, Err(StartError::NoEvents)) && args.run.worker.is_one_of_several() {
+        return finish_without_sessions(args, ctx, &client, start.as_ref());
+    }
+    first.map_err(|error| cannot_replay(args, error))?;
+    let writer =
+        args.run.output.as_deref().map(|dir| run_writer(args, dir, &client, start.as_ref()));
+    let writer = writer.transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let mut replay_targets = vec![replay_target(target, &client)];
     replay_targets.append(&mut others);
@@ -220,9 +241,13 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     // The captured sessions may need all connections that the target allows.
     client.close_and_wait(CLOSE_TIMEOUT);
     let stop = ctx.interrupted();
+    if let Some(start) = &start {
+        start.wait(ctx, &stop);
+    }
     let replay = Replay {
         targets: replay_targets,
         settings,
+        start: start.map(|start| start.with_origin(source.origin(args))),
         writer,
         has_outcomes: matches!(source, ReplaySource::Capture { .. }),
         capacity: capacity_to_watch,
@@ -422,7 +447,8 @@ fn estimate_concurrency(
     args: &Args,
     capacity: Option<Capacity>,
 ) -> anyhow::Result<ConcurrencyEstimate> {
-    if !args.inputs.iter().all(|path| path.is_file() || path.is_dir()) {
+    let is_reread = |path: &PathBuf| is_store_url(path) || path.is_file() || path.is_dir();
+    if !args.inputs.iter().all(is_reread) {
         return Ok(ConcurrencyEstimate::default());
     }
     Ok(match ReplaySource::open(args)? {
@@ -554,7 +580,12 @@ fn settings(
     }
 }
 
-fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWriter> {
+fn run_writer(
+    args: &Args,
+    dir: &Path,
+    client: &Client,
+    start: Option<&PlannedStart>,
+) -> anyhow::Result<RunWriter> {
     let settings = RunSettings {
         capture: args
             .inputs
@@ -566,7 +597,8 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
         rate: args.rate.to_string(),
         server_version: client.parameter("server_version").unwrap_or_default().to_owned(),
         started: Timestamp::now(),
-        overwrite: args.force,
+        overwrite: args.run.force,
+        part: args.run.worker.part(start),
     };
     let created = RunWriter::create(dir, settings);
     let exists = matches!(created, Err(WriteError::Exists { .. }));
@@ -582,6 +614,8 @@ enum ReplaySource {
         left: Exclusions,
         total: Option<u64>,
         connects: u64,
+        /// Time of the capture's first event, whatever is replayed of it.
+        first: Option<Timestamp>,
         is_finished: bool,
         encodings: BTreeMap<String, String>,
         server: Option<CapturedServer>,
@@ -596,24 +630,39 @@ enum ReplaySource {
 impl ReplaySource {
     fn open(args: &Args) -> anyhow::Result<Self> {
         match &args.inputs[..] {
-            [dir] if dir.is_dir() && !capture::has_no_dataset(dir) => {
+            [dir] if is_dataset(dir) => {
                 let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
+                let share = args.run.worker.share();
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
-                let events = FilteredEvents::new(capture.events(), args.select.filter());
-                let total = events.is_unfiltered().then_some(manifest.events);
+                let connects = connects / u64::from(share.count());
+                let first = manifest.first;
+                let events = FilteredEvents::new(capture.events_of(share), args.select.filter());
+                let is_whole = events.is_unfiltered() && share == SessionShare::ALL;
+                let total = is_whole.then_some(manifest.events);
                 let left = events.exclusions();
                 let encodings = manifest.origin.encodings.clone();
                 let server = manifest.origin.server.clone();
                 let is_finished = manifest.finished;
                 let events = events.peekable();
-                Ok(Self::Capture { events, left, total, connects, is_finished, encodings, server })
+                Ok(Self::Capture {
+                    events,
+                    left,
+                    total,
+                    connects,
+                    first,
+                    is_finished,
+                    encodings,
+                    server,
+                })
             }
-            inputs if inputs.iter().any(|path| path.is_dir() && !capture::has_no_dataset(path)) => {
-                Err(errors::wrong_usage(
-                    "give one capture, or logs: a folder among several inputs is a capture or a run",
-                ))
-            }
+            inputs if inputs.iter().any(|path| is_dataset(path)) => Err(errors::wrong_usage(
+                "give one capture, or logs: a folder among several inputs is a capture or a run",
+            )),
+            _ if args.run.worker.is_one_of_several() => Err(errors::with_hint(
+                errors::wrong_usage("--worker needs a capture: logs are not divided by session"),
+                "`howdah capture import LOG -o CAPTURE` makes a capture",
+            )),
             inputs => {
                 // Skip glob patterns and `-`, which is standard input.
                 let is_name = |path: &&PathBuf| !path.to_string_lossy().contains(['*', '?', '[']);
@@ -627,6 +676,15 @@ impl ReplaySource {
                 let events = FilteredEvents::new(stream, args.select.filter());
                 Ok(Self::Log { left: events.exclusions(), events: events.peekable(), position })
             }
+        }
+    }
+
+    /// Returns the captured time that is due at the start of the replay: that of the first event of
+    /// all sessions, so that it is the same for all workers. `None` for a log.
+    fn origin(&self, args: &Args) -> Option<Timestamp> {
+        match self {
+            Self::Capture { first, .. } => (*first).max(args.select.start()),
+            Self::Log { .. } => None,
         }
     }
 
@@ -683,6 +741,11 @@ impl ReplaySource {
             Self::Log { events, .. } => replay.run(events),
         }
     }
+}
+
+/// Whether an input is the folder of a capture, or at least not one of logs.
+fn is_dataset(path: &Path) -> bool {
+    is_store_url(path) || (path.is_dir() && !capture::has_no_dataset(path))
 }
 
 fn check_first_event<E: Into<EventSourceError>>(
@@ -749,6 +812,22 @@ fn show_progress(ctx: &CommandContext, input: &ReplayInput, finished: &AtomicBoo
     bar.finish_and_clear();
 }
 
+/// Writes the part of a worker for which the capture has no sessions.
+fn finish_without_sessions(
+    args: &Args,
+    ctx: &CommandContext,
+    client: &Client,
+    start: Option<&PlannedStart>,
+) -> anyhow::Result<CommandOutcome> {
+    ctx.report(format_args!("worker {} has no sessions to replay", args.run.worker.share()));
+    if let Some(dir) = &args.run.output {
+        let writer = run_writer(args, dir, client, start)?;
+        let finished = writer.finish(serde_json::Value::Null, true);
+        finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
+    }
+    Ok(CommandOutcome::Done)
+}
+
 /// Finishes the run and prints the result. Returns an error if the replay or the run is incomplete,
 /// or if no session could log in.
 fn finish(
@@ -759,7 +838,7 @@ fn finish(
     let summary = report.json(args.rate);
     let complete =
         !report.is_interrupted && report.source_error.is_none() && report.write_error.is_none();
-    if let (Some(writer), Some(dir)) = (report.writer.take(), &args.output) {
+    if let (Some(writer), Some(dir)) = (report.writer.take(), &args.run.output) {
         let finished = writer.finish(summary.clone(), complete);
         finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
     }
@@ -769,7 +848,7 @@ fn finish(
             ReplayFormat::Table => write!(out, "{}", report.lines(args.rate))?,
             ReplayFormat::Json => writeln!(out, "{summary:#}")?,
         }
-        if let (Some(dir), ReplayFormat::Table) = (&args.output, args.format) {
+        if let (Some(dir), ReplayFormat::Table) = (&args.run.output, args.format) {
             writeln!(out, "run: {}", dir.display())?;
         }
     }
