@@ -85,10 +85,14 @@ impl<R: TableRecord> TableFile<R> {
 
     fn open_group(&self, group: usize) -> Result<DataFile, ReadError> {
         let failed = |source| ReadError::from_io(self.path.to_path_buf(), source);
-        let chunks = self.footer.metadata().row_group(group).columns().iter();
-        let ranges = chunks.map(ColumnChunkMetaData::byte_range);
-        let start = ranges.clone().map(|(start, _)| start).min().unwrap_or(0);
-        let end = ranges.map(|(start, length)| start.saturating_add(length)).max().unwrap_or(0);
+        // A range may be negative if the footer is damaged.
+        let (start, end) = catch_decoder_panics(&self.path, || {
+            let chunks = self.footer.metadata().row_group(group).columns().iter();
+            let ranges = chunks.map(ColumnChunkMetaData::byte_range);
+            let start = ranges.clone().map(|(start, _)| start).min().unwrap_or(0);
+            let end = ranges.map(|(start, length)| start.saturating_add(length)).max();
+            Ok((start, end.unwrap_or(0)))
+        })?;
         if end > self.size {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
