@@ -382,7 +382,10 @@ fn caveats(
         caveats.push(Caveat::DifferentRates);
     }
     for info in runs.iter().map(|run| run.info()).filter(|info| !info.complete) {
-        caveats.push(Caveat::Incomplete { name: info.name.clone() });
+        caveats.push(Caveat::Incomplete {
+            name: info.name.clone(),
+            missing_workers: info.missing_workers.clone(),
+        });
     }
     if machine.is_some_and(|shift| shift.abs() >= settings.change_min.get().ln() / 2.0) {
         caveats.push(Caveat::MachineChanged);

@@ -222,6 +222,8 @@ pub enum Caveat {
     Incomplete {
         /// Name of the run.
         name: String,
+        /// The workers whose parts of the run do not exist.
+        missing_workers: Vec<u32>,
     },
     /// Nearly all classified queries changed by about [`Comparison::drift`]: perhaps because of the
     /// machine, not the change.

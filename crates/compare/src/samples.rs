@@ -47,6 +47,8 @@ pub struct RunInfo {
     pub server_version: String,
     /// Whether the replay reached the end of its input.
     pub complete: bool,
+    /// The workers whose parts of the run do not exist.
+    pub missing_workers: Vec<u32>,
 }
 
 /// The text of a query, and the role and database of an example.
@@ -117,7 +119,7 @@ impl Samples {
         const PROGRESS_EVERY_N: usize = 4_096;
         let run = ReplayRun::open(path)?;
         let total = run.manifest().outcomes;
-        let mut samples = Self::new(RunInfo::from_manifest(path, run.manifest()));
+        let mut samples = Self::new(RunInfo::from_run(path, &run));
         samples.typed = typed_statements(run.manifest());
         samples.machine = run.machine()?.as_ref().map(MachineLoad::from_series);
         for (read, outcome) in run.outcomes().enumerate() {
@@ -256,7 +258,8 @@ fn typed_statements(manifest: &RunManifest) -> BTreeSet<Fingerprint> {
 }
 
 impl RunInfo {
-    fn from_manifest(path: &Path, manifest: &RunManifest) -> Self {
+    fn from_run(path: &Path, run: &ReplayRun) -> Self {
+        let manifest = run.manifest();
         Self {
             name: path.display().to_string(),
             capture: manifest.capture.clone(),
@@ -264,6 +267,7 @@ impl RunInfo {
             rate: manifest.rate.clone(),
             server_version: manifest.server_version.clone(),
             complete: manifest.complete,
+            missing_workers: run.missing_workers().to_vec(),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The rows buffered for a file, and how they are split into row groups.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
+use crate::{ROW_BYTES_MAX, error::WriteError, storage::is_store_url, table::Encode};
 
 /// A buffer for rows until there are enough for a file.
 #[derive(Debug)]
@@ -53,6 +56,19 @@ impl Default for BufferLimits {
             group_rows: 16 << 10,
             group_bytes: 8 << 20,
             unsaved_max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl BufferLimits {
+    /// Returns the limits for a folder. In a store, rows are saved less often, because each save
+    /// uploads the unfinished file again.
+    pub(crate) fn for_dir(dir: &Path) -> Self {
+        let limits = Self::default();
+        if is_store_url(dir) {
+            Self { unsaved_max: Duration::from_secs(30), ..limits }
+        } else {
+            limits
         }
     }
 }
@@ -173,6 +189,11 @@ impl FillLevel {
     /// Lowers the limit on a file's bytes.
     pub(crate) fn limit_bytes(&mut self, bytes: usize) {
         self.limits.file_bytes = self.limits.file_bytes.min(bytes);
+    }
+
+    /// Lowers the limit on a file's rows.
+    pub(crate) fn limit_rows(&mut self, rows: usize) {
+        self.limits.file_rows = self.limits.file_rows.min(rows);
     }
 
     /// Returns the limits, with the lowered limit on a file's bytes.

@@ -36,6 +36,22 @@ pub enum WriteError {
         /// The kind of the dataset to be written.
         kind: DatasetKind,
     },
+    /// The folder contains a dataset that consists of parts, which is not replaced as a whole.
+    #[error("{} contains a {kind} that consists of parts; it was left unchanged", dir.display())]
+    HasParts {
+        /// Path of the folder.
+        dir: PathBuf,
+        /// The kind of the dataset to be written.
+        kind: DatasetKind,
+    },
+    /// The folder contains a dataset that does not consist of parts, so no part can be added.
+    #[error("{} already contains a {kind} that does not consist of parts", dir.display())]
+    NoParts {
+        /// Path of the folder.
+        dir: PathBuf,
+        /// The kind of the existing dataset.
+        kind: DatasetKind,
+    },
     /// The path is not a folder.
     #[error("{} is not a folder", path.display())]
     NotADirectory {
@@ -122,6 +138,14 @@ pub enum ReadError {
         /// The latest version that this build supports.
         supported: u32,
     },
+    /// The parts of a dataset do not belong together.
+    #[error("the parts of {} do not belong together: {reason}", dir.display())]
+    Parts {
+        /// Path of the folder.
+        dir: PathBuf,
+        /// Why they cannot be read as one dataset.
+        reason: String,
+    },
     /// A failure of the file system.
     #[error("cannot read {}", path.display())]
     Io {
@@ -196,6 +220,9 @@ pub enum Corruption {
     /// The file does not exist, although the manifest counts it or a later file exists.
     #[error("the file is missing")]
     MissingFile,
+    /// A part does not exist, although other parts of its importer do.
+    #[error("the part is missing")]
+    MissingPart,
     /// The dataset is finished, and its manifest does not include this file.
     #[error("the dataset is finished, and its manifest does not include this file")]
     UncountedFile,

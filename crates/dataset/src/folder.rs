@@ -1,10 +1,12 @@
-//! The folder of a dataset: the names of its files, and how files are created atomically.
+//! The folder of a dataset, local or in an object store: the names of its files, and how files are
+//! created atomically.
 //!
 //! Folders and files are created with access for their owner only, because they contain clients'
 //! data.
 //!
 //! Every file is written as `.NAME.tmp`, flushed to disk and renamed to `NAME`, and the folder is
 //! flushed too. After a crash at any point, each file is absent, old or new, but never incomplete.
+//! A store does the same with every object that is uploaded.
 
 use std::{
     collections::BTreeSet,
@@ -13,11 +15,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Corruption, ReadError, WriteError},
     kind::DatasetKind,
+    part,
+    storage::{self, Listing, Uploads},
 };
 
 /// A folder for a dataset of one kind.
@@ -25,7 +30,12 @@ use crate::{
 pub(crate) struct Folder {
     dir: PathBuf,
     kind: DatasetKind,
+    /// The queue of files to upload, if the folder is in a store and is being written.
+    uploads: Option<Uploads>,
 }
+
+/// Maximum size of a manifest in bytes.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// The fields that manifests of all versions have.
 #[derive(Deserialize)]
@@ -46,13 +56,35 @@ impl Folder {
         kind: DatasetKind,
         overwrite: bool,
     ) -> Result<Self, WriteError> {
-        let folder = Self { dir: dir.to_owned(), kind };
+        Self::create_with_uploads(dir, kind, overwrite, None)
+    }
+
+    /// Like [`Self::create`], for a folder that shares the queue of files to upload with others.
+    pub(crate) fn create_with_uploads(
+        dir: &Path,
+        kind: DatasetKind,
+        overwrite: bool,
+        uploads: Option<Uploads>,
+    ) -> Result<Self, WriteError> {
+        let mut folder = Self { dir: dir.to_owned(), kind, uploads: None };
         let failed = |source| WriteError::from_io(dir.to_owned(), 0, source);
+        if storage::is_store_url(dir) {
+            match storage::list(dir) {
+                Ok(listing) => folder.clear(&listing, overwrite)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+            }
+            folder.uploads = Some(match uploads {
+                Some(uploads) => uploads,
+                None => Uploads::start().map_err(failed)?,
+            });
+            return Ok(folder);
+        }
         match fs::metadata(dir) {
             Ok(found) if !found.is_dir() => {
                 return Err(WriteError::NotADirectory { path: dir.to_owned() });
             }
-            Ok(_) => folder.clear(overwrite)?,
+            Ok(_) => folder.clear(&storage::list(dir).map_err(failed)?, overwrite)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 howdah_files::create_dir_all(dir).map_err(failed)?;
             }
@@ -61,20 +93,23 @@ impl Folder {
         Ok(folder)
     }
 
-    fn clear(&self, overwrite: bool) -> Result<(), WriteError> {
+    fn clear(&self, listing: &Listing, overwrite: bool) -> Result<(), WriteError> {
         let (dir, kind) = (self.dir.clone(), self.kind);
         let failed = |source| WriteError::from_io(self.dir.clone(), 0, source);
-        if self.dir.join(kind.other().manifest_name()).exists() {
+        let has = |name: &str| listing.names().any(|found| found == name);
+        if has(kind.other().manifest_name()) {
             return Err(WriteError::OtherKind { dir, expected: kind, found: kind.other() });
         }
-        let names = self.names().map_err(failed)?;
-        if !self.manifest_path().exists() {
+        if listing.folders.iter().any(|name| part::is_part_name(name)) {
+            return Err(WriteError::HasParts { dir, kind });
+        }
+        if !has(kind.manifest_name()) {
             // A writer that was killed at its start leaves an unfinished manifest.
             let unfinished = temporary_path(&self.manifest_path());
-            if names.iter().any(|name| !unfinished.ends_with(name)) {
+            if listing.names().any(|name| !unfinished.ends_with(name)) {
                 return Err(WriteError::NotEmpty { dir, kind });
             }
-            return match fs::remove_file(&unfinished) {
+            return match storage::remove(&unfinished) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
                 _ => Ok(()),
             };
@@ -82,8 +117,28 @@ impl Folder {
         if !overwrite {
             return Err(WriteError::Exists { dir, kind });
         }
-        for name in names.iter().filter(|name| self.is_dataset_file(name)) {
-            fs::remove_file(self.dir.join(name)).map_err(failed)?;
+        for name in listing.files.iter().filter(|name| self.is_dataset_file(name)) {
+            storage::remove(&self.dir.join(name)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the dataset, if there is one: first the manifest, so that the rest is not a dataset.
+    pub(crate) fn remove(dir: &Path, kind: DatasetKind) -> Result<(), WriteError> {
+        let folder = Self { dir: dir.to_owned(), kind, uploads: None };
+        let failed = |source| WriteError::from_io(dir.to_owned(), 0, source);
+        let removed = |result: io::Result<()>| match result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        };
+        removed(storage::remove(&folder.manifest_path()))?;
+        for name in storage::list(dir).unwrap_or_default().files {
+            if folder.is_dataset_file(&name) {
+                removed(storage::remove(&dir.join(name)))?;
+            }
+        }
+        if !storage::is_store_url(dir) {
+            removed(fs::remove_dir(dir))?;
         }
         Ok(())
     }
@@ -93,9 +148,9 @@ impl Folder {
         dir: &Path,
         kind: DatasetKind,
     ) -> Result<(Self, M), ReadError> {
-        let folder = Self { dir: dir.to_owned(), kind };
+        let folder = Self { dir: dir.to_owned(), kind, uploads: None };
         let path = folder.manifest_path();
-        let text = match fs::read(&path) {
+        let text = match storage::read(&path, MANIFEST_BYTES_MAX) {
             Ok(text) => text,
             Err(source) => return Err(folder.missing_manifest_error(source)),
         };
@@ -122,16 +177,21 @@ impl Folder {
     }
 
     fn missing_manifest_error(self, source: io::Error) -> ReadError {
-        let Self { dir, kind } = self;
-        match source.kind() {
-            io::ErrorKind::NotFound if !dir.exists() => ReadError::Missing { dir },
-            io::ErrorKind::NotFound if dir.join(kind.other().manifest_name()).exists() => {
+        let Self { dir, kind, .. } = self;
+        let is_missing =
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+        if !is_missing {
+            return ReadError::Io { path: dir.join(kind.manifest_name()), source };
+        }
+        match storage::list(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ReadError::Missing { dir },
+            Ok(listing) if listing.files.iter().any(|it| it == kind.other().manifest_name()) => {
                 ReadError::OtherKind { dir, expected: kind, found: kind.other() }
             }
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                ReadError::NotADataset { dir, kind }
+            Err(source) if source.kind() != io::ErrorKind::NotADirectory => {
+                ReadError::Io { path: dir, source }
             }
-            _ => ReadError::Io { path: dir.join(kind.manifest_name()), source },
+            _ => ReadError::NotADataset { dir, kind },
         }
     }
 
@@ -158,10 +218,10 @@ impl Folder {
         counted: u32,
         finished: bool,
     ) -> Result<Vec<PathBuf>, ReadError> {
-        let names =
-            self.names().map_err(|source| ReadError::Io { path: self.dir.clone(), source })?;
+        let listing = storage::list(&self.dir)
+            .map_err(|source| ReadError::Io { path: self.dir.clone(), source })?;
         let numbers: BTreeSet<u32> =
-            names.iter().filter_map(|name| file_number(name, prefix)).collect();
+            listing.files.iter().filter_map(|name| file_number(name, prefix)).collect();
         let last = numbers.last().copied().unwrap_or(0);
         let damaged = |number, source| {
             Err(ReadError::Damaged { path: self.file_path(prefix, number), source })
@@ -196,7 +256,7 @@ impl Folder {
         let mut text =
             text.map_err(|source| WriteError::Manifest { path: path.clone(), source })?;
         text.push(b'\n');
-        self.publish(&path, files_kept, |mut file| {
+        self.publish(&path, files_kept, |file| {
             file.write_all(&text)
                 .map_err(|source| WriteError::from_io(path.clone(), files_kept, source))
         })
@@ -210,18 +270,26 @@ impl Folder {
     /// Creates or replaces `path` with the content that `fill` writes. After an error, `path` is
     /// unchanged, unless only the folder could not be flushed.
     ///
+    /// A file for a store is queued; an error may be that of an earlier file, which is then
+    /// uploaded again by the next call. [`Self::finish_uploads`] waits until all are uploaded.
+    ///
     /// `files_kept` is only used in errors.
     pub(crate) fn publish(
         &self,
         path: &Path,
         files_kept: u32,
-        fill: impl FnOnce(&fs::File) -> Result<(), WriteError>,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
         let failed = |source| WriteError::from_io(path.to_owned(), files_kept, source);
+        if let Some(uploads) = &self.uploads {
+            let mut bytes = Vec::new();
+            fill(&mut bytes)?;
+            return uploads.add(path, Bytes::from(bytes)).map_err(failed);
+        }
         let temporary = temporary_path(path);
         let write = || {
-            let file = howdah_files::create_new(&temporary).map_err(failed)?;
-            fill(&file)?;
+            let mut file = howdah_files::create_new(&temporary).map_err(failed)?;
+            fill(&mut file)?;
             file.sync_all().map_err(failed)?;
             fs::rename(&temporary, path).map_err(failed)
         };
@@ -234,10 +302,10 @@ impl Folder {
         fs::File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 
-    fn names(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.dir)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
+    /// Waits until all files are in the store, if the folder is in one.
+    pub(crate) fn finish_uploads(&self, files_kept: u32) -> Result<(), WriteError> {
+        let Some(uploads) = &self.uploads else { return Ok(()) };
+        uploads.wait().map_err(|source| WriteError::from_io(self.dir.clone(), files_kept, source))
     }
 
     /// Whether datasets of this kind use this name for a file other than the manifest.
@@ -274,7 +342,7 @@ fn only_generated_names_are_dataset_files() {
     for name in ["events-17.parquet", "events-000000.parquet", "events-+00017.parquet", "events"] {
         assert_eq!(file_number(name, "events"), None, "{name}");
     }
-    let folder = Folder { dir: PathBuf::new(), kind: DatasetKind::Run };
+    let folder = Folder { dir: PathBuf::new(), kind: DatasetKind::Run, uploads: None };
     assert!(folder.is_dataset_file("outcomes-000001.parquet"));
     assert!(folder.is_dataset_file(".statements-000001.parquet.tmp"));
     assert!(folder.is_dataset_file(".run.json.tmp"));

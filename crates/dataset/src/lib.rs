@@ -1,4 +1,5 @@
-//! Captures and runs on disk: folders of Parquet files with a small JSON manifest.
+//! Captures and runs: folders of Parquet files with a small JSON manifest, on the local disk or in
+//! an object store.
 //!
 //! A *capture* contains [`howdah_traffic::Event`]s; [`CaptureWriter`] writes it and [`Capture`]
 //! reads it. A *run* contains the result of a replay: [`ReplayOutcome`]s, the [`StatementInfo`]s
@@ -50,21 +51,25 @@ mod error;
 mod folder;
 mod kind;
 mod manifest;
+mod part;
 mod run;
+mod storage;
 mod table;
 
 pub use capture::{
-    Capture, CaptureMergeError, CaptureSettings, CaptureWriter, Events, MergedCaptures,
-    MergedEvents, SameNameSessions,
+    BucketWriter, Capture, CaptureMergeError, CaptureSettings, CaptureWriter, Events, ImportPart,
+    MergedCaptures, MergedEvents, SameNameSessions,
 };
 pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
-pub use manifest::{CaptureManifest, CaptureOrigin, CapturedServer, RunManifest};
+pub use manifest::{CaptureManifest, CaptureOrigin, CapturedServer, RunManifest, RunPart};
+pub use part::{CapturePart, ParseShareError, SessionShare};
 pub use run::{
     CalibrationEnd, CalibrationEndReason, CalibrationInfo, Disposition, MachineBucket,
     MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, ResultCheck, RunSettings,
     RunWriter, StatementInfo,
 };
+pub use storage::is_store_url;
 
 /// Maximum size of an event, outcome or statement: the bytes of all its texts.
 ///

@@ -9,7 +9,7 @@ use howdah_traffic::{Kind, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kind::DatasetKind;
+use crate::{kind::DatasetKind, part::CapturePart};
 
 /// The origin of the events of a capture. Fields are empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +122,9 @@ pub struct CaptureManifest {
     /// The producer's report on the events, such as what an importer skipped, and why. Null until
     /// the producer provides one.
     pub report: Value,
+    /// Which part this is, if the capture is a part of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<CapturePart>,
 }
 
 impl CaptureManifest {
@@ -139,7 +142,21 @@ impl CaptureManifest {
             files: 0,
             finished: false,
             report: Value::Null,
+            part: None,
         }
+    }
+
+    /// Adds the counts of another part.
+    pub(crate) fn add_part(&mut self, part: &Self) {
+        self.created = self.created.min(part.created);
+        self.first = self.first.into_iter().chain(part.first).min();
+        self.last = self.last.max(part.last);
+        self.events += part.events;
+        for (kind, count) in &part.kinds {
+            *self.kinds.entry(*kind).or_default() += count;
+        }
+        self.files += part.files;
+        self.finished &= part.finished;
     }
 
     pub(crate) fn count(&mut self, time: Timestamp, kind: Kind) {
@@ -209,6 +226,28 @@ pub struct RunManifest {
     pub complete: bool,
     /// The replay's summary. Null while not finished.
     pub summary: Value,
+    /// Which part this is, if the run is a part of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<RunPart>,
+}
+
+/// The part of a run: what one of several workers replayed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunPart {
+    /// The name that the workers of one run have in common.
+    pub run_id: String,
+    /// The number of the worker, from 0.
+    pub worker: u32,
+    /// The number of workers.
+    pub workers: u32,
+    /// When the first event of the capture was due, by the clock of the target.
+    #[serde(with = "time")]
+    pub start: Timestamp,
+    /// The clock of the target minus that of the worker, in microseconds.
+    pub clock_offset_us: i64,
+    /// The shortest time of a query for the target's clock, in microseconds: the offset is exact to
+    /// half of it.
+    pub clock_round_trip_us: u64,
 }
 
 /// The version of Howdah that is written to manifests and files.

@@ -197,6 +197,7 @@ fn run(dir: &Path) {
         server_version: "17.10".to_owned(),
         started: Timestamp::from_micros(0),
         overwrite: false,
+        part: None,
     };
     let mut writer = RunWriter::create(dir, settings).unwrap();
     let statement = StatementInfo {

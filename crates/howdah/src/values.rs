@@ -1,7 +1,9 @@
 //! Parsers of option values that several commands share, so that a notation means the same in all
 //! of them.
 
-use std::{fmt, net::SocketAddr, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use howdah_settings::{parse_duration, parse_size};
 
@@ -38,6 +40,40 @@ pub(crate) fn time_in_range(
         }
         Err(format!("write a time from {}s to {}s", seconds.start(), seconds.end()))
     }
+}
+
+/// Returns a parser of the path of a capture or run: a local path, which may be written as
+/// `file://`, or the URL of an object store.
+pub(crate) fn dataset_path() -> impl TypedValueParser<Value = PathBuf> + Clone {
+    OsStringValueParser::new().try_map(|path| {
+        let Some((scheme, rest)) = path.to_str().and_then(|path| path.split_once("://")) else {
+            return Ok(PathBuf::from(path));
+        };
+        match scheme {
+            "file" if rest.starts_with('/') => Ok(PathBuf::from(rest)),
+            "file" => Err("write file:///PATH, with three slashes".to_owned()),
+            "s3" | "gs" | "az" if cfg!(not(feature = "stores")) => {
+                Err("this build does not support object stores (build with --features stores)"
+                    .to_owned())
+            }
+            "s3" | "gs" | "az" if rest.trim_start_matches('/').is_empty() => {
+                Err(format!("write {scheme}://BUCKET/PREFIX"))
+            }
+            // A slash at the end would be a part of the prefix.
+            "s3" | "gs" | "az" => {
+                Ok(PathBuf::from(format!("{scheme}://{}", rest.trim_end_matches('/'))))
+            }
+            _ if is_scheme(scheme) => {
+                Err(format!("{scheme}:// is not supported: use s3://, gs://, az:// or file://"))
+            }
+            _ => Ok(PathBuf::from(path)),
+        }
+    })
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 /// Parses an address to listen on: an IP address, or `localhost`, with a port.

@@ -329,6 +329,7 @@ fn write_run(dir: &Path) {
         server_version: "17.1".to_owned(),
         started: Timestamp::from_micros(0),
         overwrite: false,
+        part: None,
     };
     let mut writer = RunWriter::create(dir, settings).unwrap();
     let outcome = ReplayOutcome {

@@ -61,6 +61,7 @@ impl Replayer<'_> {
             server_version: server_version.to_owned(),
             started: Timestamp::now(),
             overwrite: true,
+            part: None,
         };
         let mut started = Timestamp::now();
         let mut monitor = None;
@@ -193,6 +194,7 @@ impl Replayer<'_> {
                 is_encrypted: client.is_encrypted(),
             }],
             settings,
+            start: None,
             writer,
             has_outcomes: true,
             capacity,

@@ -76,6 +76,7 @@ pub use outcome_writer::{
 };
 pub use pace::{
     ParseRateError, Rate,
+    clock::{ReplayStart, TargetClock},
     control::{PaceControl, RateChange, RateChangeError},
     lag::{LagPolicy, ParseLagPolicyError},
 };

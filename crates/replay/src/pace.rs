@@ -1,5 +1,6 @@
 //! The schedule: when a captured event is due.
 
+pub(crate) mod clock;
 pub(crate) mod control;
 pub(crate) mod lag;
 

@@ -29,6 +29,7 @@ use crate::{
     outcome_writer::{OutcomeWriter, ReplayTotals},
     pace::{
         IdleTimes, Schedule,
+        clock::ReplayStart,
         control::{PaceControl, RateChange},
     },
     player::{FinishedEvent, PlayerSettings},
@@ -51,6 +52,8 @@ pub struct Replay {
     pub targets: Vec<ReplayTarget>,
     /// Pace, identities, limits and other options.
     pub settings: ReplaySettings,
+    /// When the first event is due; `None` for as soon as possible.
+    pub start: Option<ReplayStart>,
     /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
     /// Whether events have their captured outcome. A log that is replayed while it is being read
@@ -152,8 +155,10 @@ impl Replay {
             Some(Err(error)) => return Err(StartError::Source(error.into())),
             Some(Ok(event)) => event,
         };
-        let schedule =
-            Schedule::new(opening.time, Instant::now() + START_DELAY, self.settings.rate);
+        let soon = Instant::now() + START_DELAY;
+        let origin = self.start.and_then(|start| start.origin).unwrap_or(opening.time);
+        let start = self.start.map_or(soon, |start| start.at);
+        let schedule = Schedule::new(origin, start, self.settings.rate);
         self.pace.start(schedule);
         let metrics = Metrics::new(&self.registry);
         let calibration = Arc::new(CalibrationControl::new(self.calibration));

@@ -65,6 +65,8 @@ struct RunInfoDocument {
     rate: String,
     server_version: String,
     complete: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing_workers: Vec<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -225,8 +227,9 @@ impl From<&Side> for SideDocument {
 
 impl From<&RunInfo> for RunInfoDocument {
     fn from(run_info: &RunInfo) -> Self {
-        let RunInfo { name, capture, target, rate, server_version, complete } = run_info.clone();
-        Self { name, capture, target, rate, server_version, complete }
+        let RunInfo { name, capture, target, rate, server_version, complete, missing_workers } =
+            run_info.clone();
+        Self { name, capture, target, rate, server_version, complete, missing_workers }
     }
 }
 

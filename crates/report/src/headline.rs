@@ -158,7 +158,12 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
     match caveat {
         Caveat::DifferentCaptures => "the runs replayed different captures".to_owned(),
         Caveat::DifferentRates => "the runs were replayed at different paces".to_owned(),
-        Caveat::Incomplete { name } => format!("{name} is incomplete: its replay ended early"),
+        Caveat::Incomplete { name, missing_workers } if !missing_workers.is_empty() => {
+            let numbers: Vec<_> = missing_workers.iter().map(u32::to_string).collect();
+            let workers = if numbers.len() == 1 { "worker" } else { "workers" };
+            format!("{name} is incomplete: it lacks the part of {workers} {}", numbers.join(", "))
+        }
+        Caveat::Incomplete { name, .. } => format!("{name} is incomplete: its replay ended early"),
         Caveat::EverythingMoved => {
             let moved = "most queries changed by about the same factor, which may be the machine";
             match &comparison.control {

@@ -30,6 +30,6 @@ pub use text::Text;
 pub use time::{ParseTimestampError, Timestamp};
 pub use view::{
     ActionRef, BoundRef, EventIdentity, EventRef, Hashed, IdentityDigest, OutcomeRef, ParameterRef,
-    ParameterSpan, ParametersRef,
+    ParameterSpan, ParametersRef, session_hash,
 };
 pub use wire_detail::{ClientMessage, CopyInData, NamedObject, WireDetail};

@@ -272,10 +272,16 @@ impl<'a> EventIdentity<'a> {
     }
 }
 
+/// Returns the hash of a session's name, XXH3-64 with seed 0, which distributes sessions over the
+/// buckets of a capture and the workers of a replay.
+pub fn session_hash(session: &str) -> u64 {
+    xxh3_64(session.as_bytes())
+}
+
 impl IdentityDigest {
     /// Computes the hashes. User, database and application do not count if they are empty.
     pub fn new(session: &str, user: &str, database: &str, application: &str) -> Self {
-        let session = xxh3_64(session.as_bytes());
+        let session = session_hash(session);
         let mut part = FieldSum::default();
         part.number(HashField::Session, session);
         for (field, text) in [

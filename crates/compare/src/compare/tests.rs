@@ -243,7 +243,7 @@ fn incomparable_runs_have_caveats() {
         [
             Caveat::DifferentCaptures,
             Caveat::DifferentRates,
-            Caveat::Incomplete { name: "run".into() },
+            Caveat::Incomplete { name: "run".into(), missing_workers: Vec::new() },
             Caveat::RunsVary { queries: 6 },
             Caveat::EverythingMoved,
         ]

@@ -59,7 +59,7 @@ pub(super) struct EventColumns {
     copy: CopyColumns,
     arguments: DictionaryListColumn,
     messages: DictionaryColumn,
-    result: ResultColumns,
+    result: ReturnedColumns,
 }
 
 /// The rows that a client sent for COPY.
@@ -72,7 +72,7 @@ struct CopyColumns {
 
 /// The rows that a client received.
 #[derive(Default)]
-struct ResultColumns {
+struct ReturnedColumns {
     checksum: Int64Column,
     first_row: DictionaryListColumn,
 }
@@ -118,7 +118,7 @@ impl EventColumns {
             copy: CopyColumns::default(),
             arguments: DictionaryListColumn::default(),
             messages: DictionaryColumn::default(),
-            result: ResultColumns::default(),
+            result: ReturnedColumns::default(),
         }
     }
 

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     error::ReadError,
     kind::DatasetKind,
+    part::SessionShare,
     table::{GroupRows, TableFile},
 };
 
@@ -33,10 +34,11 @@ use crate::{
 pub struct Events {
     merge: EventMerge,
     range: Option<Range<Timestamp>>,
+    share: SessionShare,
 }
 
 /// A k-way merge of the files of captures. Yields events with the number of their capture, ordered
-/// by time, then by capture, then by arrival. Ends after an error.
+/// by time, then by capture and part, then by arrival. Ends after an error.
 pub(super) struct EventMerge {
     sources: BinaryHeap<Reverse<MergeSource>>,
     /// Row groups outside of this range are not read.
@@ -45,16 +47,19 @@ pub(super) struct EventMerge {
     pending_error: Option<ReadError>,
 }
 
+/// The number of a capture, and the number of a part within it.
+type SourceId = (u32, u32);
+
 /// A file or row group that has more events.
 enum MergeSource {
-    File { first: Timestamp, capture: u32, path: PathBuf },
-    Group { first: Timestamp, capture: u32, file: Arc<TableFile<StoredEvent>>, group: usize },
+    File { first: Timestamp, origin: SourceId, path: PathBuf, in_memory: bool },
+    Group { first: Timestamp, origin: SourceId, file: Arc<TableFile<StoredEvent>>, group: usize },
     Open(Box<OpenGroup>),
 }
 
 /// An open row group, and its next event.
 struct OpenGroup {
-    capture: u32,
+    origin: SourceId,
     next: StoredEvent,
     rest: GroupRows<StoredEvent>,
 }
@@ -69,8 +74,9 @@ impl EventMerge {
         let range = self.range.as_ref();
         let overlapping =
             files.iter().filter(|file| overlaps(range, (file.first, file.last))).map(|file| {
-                let path = file.path.clone();
-                Reverse(MergeSource::File { first: file.first, capture, path })
+                let (path, in_memory) = (file.path.clone(), file.in_memory);
+                let origin = (capture, file.part);
+                Reverse(MergeSource::File { first: file.first, origin, path, in_memory })
             });
         self.sources.extend(overlapping);
     }
@@ -84,19 +90,19 @@ impl EventMerge {
         loop {
             match self.sources.pop() {
                 None => return Ok(None),
-                Some(Reverse(MergeSource::File { capture, path, .. })) => {
+                Some(Reverse(MergeSource::File { origin, path, in_memory, .. })) => {
                     let file = TableFile::open(&path, DatasetKind::Capture)?;
-                    self.add_groups(capture, &Arc::new(file));
+                    self.add_groups(origin, &Arc::new(file.in_memory(in_memory)));
                 }
-                Some(Reverse(MergeSource::Group { capture, file, group, .. })) => {
+                Some(Reverse(MergeSource::Group { origin, file, group, .. })) => {
                     let mut rest = file.read(group)?;
                     if let Some(next) = rest.next().transpose()? {
-                        let open = Box::new(OpenGroup { capture, next, rest });
+                        let open = Box::new(OpenGroup { origin, next, rest });
                         self.sources.push(Reverse(MergeSource::Open(open)));
                     }
                 }
                 Some(Reverse(MergeSource::Open(open))) => {
-                    return Ok(Some((open.capture, self.step(open))));
+                    return Ok(Some((open.origin.0, self.step(open))));
                 }
             }
         }
@@ -119,12 +125,12 @@ impl EventMerge {
         }
     }
 
-    fn add_groups(&mut self, capture: u32, file: &Arc<TableFile<StoredEvent>>) {
+    fn add_groups(&mut self, origin: SourceId, file: &Arc<TableFile<StoredEvent>>) {
         for group in 0..file.groups() {
             let (first, last) = time_range(file, group);
             if overlaps(self.range.as_ref(), (first, last)) {
                 let file = Arc::clone(file);
-                self.sources.push(Reverse(MergeSource::Group { first, capture, file, group }));
+                self.sources.push(Reverse(MergeSource::Group { first, origin, file, group }));
             }
         }
     }
@@ -151,7 +157,12 @@ impl Events {
     pub(super) fn new(files: &[EventFile], range: Option<Range<Timestamp>>) -> Self {
         let mut merge = EventMerge::new(range.clone());
         merge.add(0, files);
-        Self { merge, range }
+        Self { merge, range, share: SessionShare::ALL }
+    }
+
+    /// Leaves out the sessions that are not in a share.
+    pub(super) fn only(self, share: SessionShare) -> Self {
+        Self { share, ..self }
     }
 
     /// Returns the number of row groups that are open.
@@ -177,6 +188,7 @@ impl Iterator for Events {
                     return None;
                 }
                 Some(range) if event.time < range.start => {}
+                _ if !self.share.contains(&event.session) => {}
                 _ => return Some(Ok(*event)),
             }
         }
@@ -196,12 +208,12 @@ fn overlaps(range: Option<&Range<Timestamp>>, (first, last): (Timestamp, Timesta
 impl MergeSource {
     /// Returns the sort key. A source that is not open sorts before all events of its first time,
     /// whatever their capture.
-    fn key(&self) -> (Timestamp, Option<(u32, i64)>) {
+    fn key(&self) -> (Timestamp, Option<(SourceId, i64)>) {
         match self {
             Self::File { first, .. } | Self::Group { first, .. } => (*first, None),
             Self::Open(open) => {
                 let (time, sequence) = open.next.key();
-                (time, Some((open.capture, sequence)))
+                (time, Some((open.origin, sequence)))
             }
         }
     }

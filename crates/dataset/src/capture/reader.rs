@@ -1,9 +1,8 @@
 //! [`Capture`]: reads a capture.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+mod parts;
+
+use std::path::{Path, PathBuf};
 
 use howdah_traffic::Timestamp;
 
@@ -13,16 +12,19 @@ use crate::{
     folder::Folder,
     kind::DatasetKind,
     manifest::CaptureManifest,
+    part::{CapturePart, SessionShare, map_parallel},
     table::{TableFile, TableRecord},
 };
 
-/// A capture on disk.
+/// A capture on disk or in an object store.
 ///
 /// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
 pub struct Capture {
     manifest: CaptureManifest,
     files: Vec<EventFile>,
+    /// The parts of which it consists; none if it is plain.
+    parts: Vec<CapturePart>,
     bytes: u64,
 }
 
@@ -30,12 +32,23 @@ pub struct Capture {
 #[derive(Clone, Debug)]
 pub(super) struct EventFile {
     pub(super) path: PathBuf,
+    /// The number of the file's part in the capture; 0 if the capture is plain.
+    pub(super) part: u32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
+    /// Whether row groups are read into memory; see [`TableFile::in_memory`].
+    pub(super) in_memory: bool,
+}
+
+/// A file's range of times, if it has events, and its size.
+struct FileInfo {
+    times: Option<(Timestamp, Timestamp)>,
+    size: u64,
 }
 
 impl Capture {
-    /// Opens a capture and checks that its files exist and their footers are valid.
+    /// Opens a capture and checks that its files exist and their footers are valid. If it consists
+    /// of parts, they are read as one capture.
     ///
     /// A capture whose writer was killed can be opened too; its manifest says `finished: false` and
     /// counts the events that exist.
@@ -45,31 +58,41 @@ impl Capture {
     /// The folder is not a capture, its version is not supported, or a file is missing, unreadable
     /// or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        match Self::open_single(dir) {
+            Err(ReadError::NotADataset { dir, kind }) => {
+                parts::open(&dir)?.ok_or(ReadError::NotADataset { dir, kind })
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a capture that does not consist of parts.
+    fn open_single(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<CaptureManifest>(dir, DatasetKind::Capture)?;
         let counted = manifest.files as usize;
         let paths = folder.files(StoredEvent::FILE_PREFIX, manifest.files, manifest.finished)?;
-        let mut files = Vec::with_capacity(paths.len());
-        let mut bytes = 0;
-        for (index, path) in paths.into_iter().enumerate() {
-            let failed = |source| ReadError::Io { path: path.clone(), source };
-            bytes += fs::metadata(&path).map_err(failed)?.len();
-            let file = TableFile::<StoredEvent>::open(&path, DatasetKind::Capture)?;
-            if index >= counted {
-                count_rows(&file, &mut manifest)?;
-            }
-            let ranges = (0..file.groups()).map(|group| time_range(&file, group));
-            let first = ranges.clone().map(|(first, _)| first).min();
-            let last = ranges.map(|(_, last)| last).max();
-            if let (Some(first), Some(last)) = (first, last) {
-                files.push(EventFile { path, first, last });
-            }
+        for path in paths.iter().skip(counted) {
+            count_rows(&TableFile::open(path, DatasetKind::Capture)?, &mut manifest)?;
         }
-        Ok(Self { manifest, files, bytes })
+        let infos = map_parallel(dir, &paths, |path| FileInfo::read(path))?;
+        let bytes = infos.iter().map(|info| info.size).sum();
+        let files = paths.into_iter().zip(infos).filter_map(|(path, info)| {
+            let (first, last) = info.times?;
+            Some(EventFile { path, part: 0, first, last, in_memory: false })
+        });
+        Ok(Self { files: files.collect(), manifest, parts: Vec::new(), bytes })
     }
 
-    /// Returns the manifest, which describes the capture.
+    /// Returns the manifest, which describes the capture. If it consists of parts, it is the sum of
+    /// theirs.
     pub fn manifest(&self) -> &CaptureManifest {
         &self.manifest
+    }
+
+    /// Returns the parts of which the capture consists, ordered by importer and bucket; none if it
+    /// is plain.
+    pub fn parts(&self) -> &[CapturePart] {
+        &self.parts
     }
 
     /// Returns the files that have events.
@@ -83,7 +106,7 @@ impl Capture {
     }
 
     /// Returns all events ordered by time; events with the same time are in the order in which the
-    /// writer received them.
+    /// writer received them, and those of different parts in the order of the parts.
     ///
     /// Files are opened when their first event is due. Memory is bounded by a few megabytes per
     /// file whose time range includes the time of the next event, whatever the size of the capture.
@@ -91,10 +114,31 @@ impl Capture {
         Events::new(&self.files, None)
     }
 
+    /// Returns the events of a share of the sessions, in the order of [`Self::events`]. Parts that
+    /// have none of them are not read.
+    pub fn events_of(&self, share: SessionShare) -> Events {
+        let has_share = |file: &&EventFile| {
+            let part = self.parts.get(file.part as usize).and_then(CapturePart::share);
+            part.is_none_or(|part| part.overlaps(share))
+        };
+        let files: Vec<_> = self.files.iter().filter(has_share).cloned().collect();
+        Events::new(&files, None).only(share)
+    }
+
     /// Returns the events from `from` (inclusive) to `to` (exclusive), in the order of
     /// [`Self::events`]. Files and row groups outside the range are not read.
     pub fn events_between(&self, from: Timestamp, to: Timestamp) -> Events {
         Events::new(&self.files, Some(from..to))
+    }
+}
+
+impl FileInfo {
+    fn read(path: &Path) -> Result<Self, ReadError> {
+        let file = TableFile::<StoredEvent>::open(path, DatasetKind::Capture)?;
+        let ranges = (0..file.groups()).map(|group| time_range(&file, group));
+        let first = ranges.clone().map(|(first, _)| first).min();
+        let last = ranges.map(|(_, last)| last).max();
+        Ok(Self { times: first.zip(last), size: file.size() })
     }
 }
 

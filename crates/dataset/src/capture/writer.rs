@@ -60,6 +60,20 @@ pub struct CaptureWriter {
     file_time: Option<Duration>,
 }
 
+/// A capture whose last files may still be on their way to a store.
+pub(super) struct ClosedCapture {
+    folder: Folder,
+    manifest: CaptureManifest,
+}
+
+impl ClosedCapture {
+    /// Waits until the capture is complete.
+    pub(super) fn wait(self) -> Result<CaptureManifest, WriteError> {
+        self.folder.finish_uploads(self.manifest.files)?;
+        Ok(self.manifest)
+    }
+}
+
 impl CaptureWriter {
     /// Starts a capture in `dir`, which is created if missing.
     ///
@@ -67,7 +81,7 @@ impl CaptureWriter {
     ///
     /// The folder contains something that may not be replaced, or cannot be written.
     pub fn create(dir: &Path, settings: CaptureSettings) -> Result<Self, WriteError> {
-        Self::with_limits(dir, settings, BufferLimits::default())
+        Self::with_limits(dir, settings, BufferLimits::for_dir(dir))
     }
 
     pub(crate) fn with_limits(
@@ -76,7 +90,18 @@ impl CaptureWriter {
         limits: BufferLimits,
     ) -> Result<Self, WriteError> {
         let folder = Folder::create(dir, DatasetKind::Capture, settings.overwrite)?;
-        let manifest = CaptureManifest::new(settings.origin);
+        let writer = Self::in_folder(folder, CaptureManifest::new(settings.origin), limits)?;
+        writer.folder.finish_uploads(0)?;
+        Ok(writer)
+    }
+
+    /// Starts a capture in a folder that was prepared. In a store, the manifest may not be there
+    /// yet.
+    pub(super) fn in_folder(
+        folder: Folder,
+        manifest: CaptureManifest,
+        limits: BufferLimits,
+    ) -> Result<Self, WriteError> {
         folder.write_manifest(&manifest, 0)?;
         Ok(Self {
             folder,
@@ -134,6 +159,12 @@ impl CaptureWriter {
     /// bytes. For callers that write many captures at once.
     pub fn limit_memory(&mut self, bytes: usize) {
         self.fill.limit_bytes(bytes);
+    }
+
+    /// Like [`Self::limit_memory`], and limits the number of rows in a file.
+    pub(super) fn limit_buffer(&mut self, bytes: usize, rows: usize) {
+        self.fill.limit_bytes(bytes);
+        self.fill.limit_rows(rows);
     }
 
     /// Sets the bytes of text after which a file is finished, at most the default of 64 MiB, and
@@ -198,7 +229,7 @@ impl CaptureWriter {
     ///
     /// The files could not be written. Earlier files stay readable.
     pub fn finish(self, report: serde_json::Value) -> Result<CaptureManifest, WriteError> {
-        self.close(report, true)
+        self.close(report, true)?.wait()
     }
 
     /// Like [`Self::finish`], for a capture that is incomplete, for example because its source
@@ -208,21 +239,22 @@ impl CaptureWriter {
     ///
     /// Those of [`Self::finish`].
     pub fn stop(self, report: serde_json::Value) -> Result<CaptureManifest, WriteError> {
-        self.close(report, false)
+        self.close(report, false)?.wait()
     }
 
-    fn close(
+    /// Writes the buffered events and the manifest. In a store, they may not be there yet.
+    pub(super) fn close(
         mut self,
         report: serde_json::Value,
         finished: bool,
-    ) -> Result<CaptureManifest, WriteError> {
+    ) -> Result<ClosedCapture, WriteError> {
         if self.fill.rows() > 0 {
             self.flush()?;
         }
         self.manifest.finished = finished;
         self.manifest.report = report;
         self.folder.write_manifest(&self.manifest, self.manifest.files)?;
-        Ok(self.manifest)
+        Ok(ClosedCapture { folder: self.folder, manifest: self.manifest })
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {

@@ -5,13 +5,9 @@
 
 mod summary;
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{collections::HashMap, io, path::Path};
 
+use bytes::Bytes;
 use serde::{
     Deserialize, Serialize, Serializer,
     de::DeserializeOwned,
@@ -24,6 +20,7 @@ pub use summary::MachineSummary;
 use crate::{
     error::{Corruption, ReadError},
     manifest::HOWDAH_VERSION,
+    storage,
 };
 
 /// File name within the folder of a run.
@@ -180,6 +177,14 @@ impl MachineSeries {
         MachineSummary::new(&self.buckets)
     }
 
+    /// Appends the measurements of another worker of the same run, up to [`Self::BUCKETS_MAX`].
+    pub(crate) fn append(&mut self, other: Self) {
+        self.is_server_local &= other.is_server_local;
+        self.calibration.end = self.calibration.end.take().or(other.calibration.end);
+        let room = Self::BUCKETS_MAX.saturating_sub(self.buckets.len());
+        self.buckets.extend(other.buckets.into_iter().take(room));
+    }
+
     /// Serializes the series as the content of the file.
     pub(crate) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&MachineDocument {
@@ -330,15 +335,12 @@ impl<'a> JsonObject<'a> {
 }
 
 /// Reads a file of at most [`FILE_BYTES_MAX`]; `None` if it does not exist.
-fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
-    let failed = |source| ReadError::Io { path: path.to_owned(), source };
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
+fn read_bounded(path: &Path) -> Result<Option<Bytes>, ReadError> {
+    let text = match storage::read(path, FILE_BYTES_MAX) {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
+        Err(source) => return Err(ReadError::Io { path: path.to_owned(), source }),
     };
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         let source = Corruption::TooLarge { limit: FILE_BYTES_MAX };
         return Err(ReadError::Damaged { path: path.to_owned(), source });

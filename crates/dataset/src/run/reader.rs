@@ -1,6 +1,9 @@
 //! [`ReplayRun`]: reads a run.
 
+mod parts;
+
 use std::{
+    collections::HashSet,
     fmt,
     path::{Path, PathBuf},
 };
@@ -10,36 +13,52 @@ use crate::{
     error::ReadError,
     folder::Folder,
     kind::DatasetKind,
-    manifest::RunManifest,
+    manifest::{RunManifest, RunPart},
+    part::map_parallel,
     table::{TableFile, TableRecord, TableRows},
 };
 
-/// A run on disk.
+/// A run on disk or in an object store.
 ///
 /// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
 pub struct ReplayRun {
-    folder: Folder,
+    /// The folders: that of the run, or those of its parts.
+    folders: Vec<Folder>,
     manifest: RunManifest,
     outcomes: Vec<PathBuf>,
     statements: Vec<PathBuf>,
+    parts: Vec<RunPart>,
+    missing_workers: Vec<u32>,
 }
 
 impl ReplayRun {
-    /// Opens a run and checks that its files exist and their footers are valid.
+    /// Opens a run and checks that its files exist and their footers are valid. If it consists of
+    /// the parts of several workers, they are read as one run.
     ///
     /// A run whose writer was killed can be opened too; its manifest says `finished: false` and
-    /// counts the rows that exist.
+    /// counts the rows that exist. So does a run that lacks the parts of some workers.
     ///
     /// # Errors
     ///
     /// The folder is not a run, its version is not supported, or a file is missing, unreadable or
     /// damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        match Self::open_single(dir) {
+            Err(ReadError::NotADataset { dir, kind }) => {
+                parts::open(&dir)?.ok_or(ReadError::NotADataset { dir, kind })
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a run that does not consist of parts.
+    fn open_single(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<RunManifest>(dir, DatasetKind::Run)?;
         let finished = manifest.finished;
-        let outcomes = open_files::<ReplayOutcome>(&folder, manifest.files, finished)?;
-        let statements = open_files::<StatementInfo>(&folder, manifest.statement_files, finished)?;
+        let outcomes = open_files::<ReplayOutcome>(&folder, dir, manifest.files, finished)?;
+        let statements =
+            open_files::<StatementInfo>(&folder, dir, manifest.statement_files, finished)?;
         for outcome in uncounted(&outcomes, &mut manifest.files) {
             let outcome: ReplayOutcome = outcome?;
             manifest.count(&outcome.disposition);
@@ -48,50 +67,78 @@ impl ReplayRun {
             let _: StatementInfo = statement?;
             manifest.statements += 1;
         }
-        Ok(Self { folder, manifest, outcomes, statements })
+        let (folders, parts, missing_workers) = (vec![folder], Vec::new(), Vec::new());
+        Ok(Self { folders, manifest, outcomes, statements, parts, missing_workers })
     }
 
-    /// Returns the manifest, which describes the run.
+    /// Returns the manifest, which describes the run. If it consists of parts, it is the sum of
+    /// theirs.
     pub fn manifest(&self) -> &RunManifest {
         &self.manifest
     }
 
-    /// Returns all outcomes, in the order in which they were written. Memory use does not
-    /// depend on their number.
+    /// Returns the parts of which the run consists, in the order of their workers; none if it is
+    /// plain.
+    pub fn parts(&self) -> &[RunPart] {
+        &self.parts
+    }
+
+    /// Returns the numbers of the workers whose parts do not exist.
+    pub fn missing_workers(&self) -> &[u32] {
+        &self.missing_workers
+    }
+
+    /// Returns all outcomes, in the order in which they were written, those of one part after those
+    /// of another. Memory use does not depend on their number.
     pub fn outcomes(&self) -> Outcomes {
         Outcomes(TableRows::new(DatasetKind::Run, self.outcomes.clone()))
     }
 
-    /// Returns the statements that the fingerprints identify.
+    /// Returns the statements that the fingerprints identify, each once.
     ///
     /// # Errors
     ///
     /// A file cannot be read or is damaged.
     pub fn statements(&self) -> Result<Vec<StatementInfo>, ReadError> {
-        TableRows::new(DatasetKind::Run, self.statements.clone()).collect()
+        let mut seen = HashSet::new();
+        TableRows::new(DatasetKind::Run, self.statements.clone())
+            .filter(|statement: &Result<StatementInfo, _>| match statement {
+                Ok(statement) => seen.insert(statement.fingerprint),
+                Err(_) => true,
+            })
+            .collect()
     }
 
     /// Returns the measurements of the machine, which take at most about 50 MB in memory. `None` if
-    /// none were stored, as in runs of earlier versions or after the writer was killed.
+    /// none were stored, as in runs of earlier versions or after the writer was killed. Those of
+    /// several workers are one after another.
     ///
     /// # Errors
     ///
     /// The file cannot be read, is damaged, or has an unknown version.
     pub fn machine(&self) -> Result<Option<MachineSeries>, ReadError> {
-        MachineSeries::read(&self.folder.document_path(MACHINE_FILE_NAME))
+        let mut all: Option<MachineSeries> = None;
+        for folder in &self.folders {
+            let path = folder.document_path(MACHINE_FILE_NAME);
+            let Some(series) = MachineSeries::read(&path)? else { return Ok(None) };
+            match &mut all {
+                None => all = Some(series),
+                Some(all) => all.append(series),
+            }
+        }
+        Ok(all)
     }
 }
 
 /// Opens the files of a table, and checks their footers.
 fn open_files<R: TableRecord>(
     folder: &Folder,
+    dir: &Path,
     counted: u32,
     finished: bool,
 ) -> Result<Vec<PathBuf>, ReadError> {
     let paths = folder.files(R::FILE_PREFIX, counted, finished)?;
-    for path in &paths {
-        TableFile::<R>::open(path, DatasetKind::Run)?;
-    }
+    map_parallel(dir, &paths, |path| TableFile::<R>::open(path, DatasetKind::Run).map(drop))?;
     Ok(paths)
 }
 

@@ -7,10 +7,12 @@ use howdah_traffic::Timestamp;
 use super::{Disposition, MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     buffer::{Buffer, BufferLimits},
-    error::WriteError,
+    error::{ReadError, WriteError},
     folder::Folder,
     kind::DatasetKind,
-    manifest::{HOWDAH_VERSION, RunManifest},
+    manifest::{HOWDAH_VERSION, RunManifest, RunPart},
+    part::{self, SessionShare},
+    storage,
     table::TableWriter,
 };
 
@@ -29,6 +31,9 @@ pub struct RunSettings {
     pub started: Timestamp,
     /// Whether an existing run in the folder may be replaced.
     pub overwrite: bool,
+    /// The part of the run that is written; `None` for the whole run. A part replaces one of the
+    /// same run and worker, whatever `overwrite` says.
+    pub part: Option<RunPart>,
 }
 
 /// Writes a run as a sequence of files, each of which appears complete or not at all.
@@ -55,7 +60,7 @@ impl RunWriter {
     ///
     /// The folder contains something that may not be replaced, or cannot be written.
     pub fn create(dir: &Path, settings: RunSettings) -> Result<Self, WriteError> {
-        Self::with_limits(dir, settings, BufferLimits::default())
+        Self::with_limits(dir, settings, BufferLimits::for_dir(dir))
     }
 
     pub(crate) fn with_limits(
@@ -64,9 +69,13 @@ impl RunWriter {
         limits: BufferLimits,
     ) -> Result<Self, WriteError> {
         let kind = DatasetKind::Run;
-        let folder = Folder::create(dir, kind, settings.overwrite)?;
+        let folder = match &settings.part {
+            None => Folder::create(dir, kind, settings.overwrite)?,
+            Some(part) => part_folder(dir, part, settings.overwrite)?,
+        };
         let manifest = new_manifest(settings);
         folder.write_manifest(&manifest, 0)?;
+        folder.finish_uploads(0)?;
         Ok(Self {
             folder,
             outcomes: Buffer::new(limits),
@@ -154,6 +163,7 @@ impl RunWriter {
         self.manifest.complete = complete;
         self.manifest.summary = summary;
         self.folder.write_manifest(&self.manifest, self.files_kept())?;
+        self.folder.finish_uploads(self.files_kept())?;
         Ok(self.manifest)
     }
 
@@ -222,5 +232,37 @@ fn new_manifest(settings: RunSettings) -> RunManifest {
         finished: false,
         complete: false,
         summary: serde_json::Value::Null,
+        part: settings.part,
     }
+}
+
+/// Prepares the folder of a part. With `overwrite`, the parts of earlier runs are removed.
+fn part_folder(dir: &Path, part: &RunPart, overwrite: bool) -> Result<Folder, WriteError> {
+    let kind = DatasetKind::Run;
+    if storage::has_file(dir, kind.other().manifest_name()) {
+        let dir = dir.to_owned();
+        return Err(WriteError::OtherKind { dir, expected: kind, found: kind.other() });
+    }
+    if storage::has_file(dir, kind.manifest_name()) {
+        return Err(WriteError::NoParts { dir: dir.to_owned(), kind });
+    }
+    let failed = |source| WriteError::from_io(dir.to_owned(), 0, source);
+    let share = SessionShare::new(part.worker, part.workers).unwrap_or(SessionShare::ALL);
+    for worker in part::run_parts(dir).map_err(failed)? {
+        let folder = dir.join(part::worker_folder_name(worker));
+        let is_of_same_run = match Folder::open::<RunManifest>(&folder, kind) {
+            Ok((_, old)) => old.part.is_some_and(|old| old.run_id == part.run_id),
+            // Its worker is just starting, or was killed while it did.
+            Err(ReadError::Missing { .. } | ReadError::NotADataset { .. }) => true,
+            Err(_) => false,
+        };
+        if is_of_same_run && worker.count() == share.count() {
+            continue;
+        }
+        if !overwrite {
+            return Err(WriteError::Exists { dir: dir.to_owned(), kind });
+        }
+        Folder::remove(&folder, kind)?;
+    }
+    Folder::create(&dir.join(part::worker_folder_name(share)), kind, true)
 }

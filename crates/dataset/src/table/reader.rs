@@ -1,7 +1,7 @@
 //! Reads the rows of a table's files, one row group at a time.
 
 use std::{
-    fs,
+    io,
     marker::PhantomData,
     ops::Range,
     path::{Path, PathBuf},
@@ -15,7 +15,10 @@ use parquet::{
         ParquetRecordBatchReaderBuilder,
     },
     errors::ParquetError,
-    file::{metadata::RowGroupMetaData, statistics::Statistics},
+    file::{
+        metadata::{ColumnChunkMetaData, RowGroupMetaData},
+        statistics::Statistics,
+    },
 };
 
 use super::{FORMAT_KEY, TableRecord, VERSION_KEY, guard::catch_decoder_panics};
@@ -23,23 +26,30 @@ use crate::{
     columns::decoded_schema,
     error::{Corruption, ReadError},
     kind::DatasetKind,
+    storage::DataFile,
 };
 
 /// A file of a table, with its footer read and checked.
 ///
 /// The file is not kept open: each row group opens it while it is read, so the number of open files
-/// is that of the row groups being merged.
+/// is that of the row groups being merged. Row groups of stores, whose size is limited, are read
+/// into memory as they are stored.
 #[derive(Clone, Debug)]
 pub(crate) struct TableFile<R> {
     path: Arc<Path>,
     footer: ArrowReaderMetadata,
+    size: u64,
+    /// Whether row groups of local files are read into memory.
+    in_memory: bool,
     rows: PhantomData<fn() -> R>,
 }
 
 impl<R: TableRecord> TableFile<R> {
     /// Reads and checks the footer of a file.
     pub(crate) fn open(path: &Path, kind: DatasetKind) -> Result<Self, ReadError> {
-        let file = open(path)?;
+        let failed = |source| ReadError::from_io(path.to_owned(), source);
+        let file = DataFile::open(path).map_err(failed)?;
+        let size = file.size().map_err(failed)?;
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let plain =
             catch_decoder_panics(path, || ArrowReaderMetadata::load(&file, options.clone()))?;
@@ -48,7 +58,17 @@ impl<R: TableRecord> TableFile<R> {
         let footer = catch_decoder_panics(path, || {
             ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), options)
         })?;
-        Ok(Self { path: path.into(), footer, rows: PhantomData })
+        Ok(Self { path: path.into(), footer, size, in_memory: false, rows: PhantomData })
+    }
+
+    /// Reads row groups into memory, so that the file does not stay open.
+    pub(crate) fn in_memory(self, in_memory: bool) -> Self {
+        Self { in_memory, ..self }
+    }
+
+    /// Returns the size of the file in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Returns the number of row groups.
@@ -63,10 +83,26 @@ impl<R: TableRecord> TableFile<R> {
         recorded_range(group, column).unwrap_or((i64::MIN, i64::MAX))
     }
 
+    fn open_group(&self, group: usize) -> Result<DataFile, ReadError> {
+        let failed = |source| ReadError::from_io(self.path.to_path_buf(), source);
+        // A range may be negative if the footer is damaged.
+        let (start, end) = catch_decoder_panics(&self.path, || {
+            let chunks = self.footer.metadata().row_group(group).columns().iter();
+            let ranges = chunks.map(ColumnChunkMetaData::byte_range);
+            let start = ranges.clone().map(|(start, _)| start).min().unwrap_or(0);
+            let end = ranges.map(|(start, length)| start.saturating_add(length)).max();
+            Ok((start, end.unwrap_or(0)))
+        })?;
+        if end > self.size {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        DataFile::open_range(&self.path, start..end, self.in_memory).map_err(failed)
+    }
+
     /// Streams the rows of a row group.
     pub(crate) fn read(&self, group: usize) -> Result<GroupRows<R>, ReadError> {
         let rows = self.footer.metadata().row_group(group).num_rows();
-        let file = open(&self.path)?;
+        let file = self.open_group(group)?;
         let reader = catch_decoder_panics(&self.path, || {
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone())
                 .with_row_groups(vec![group])
@@ -85,10 +121,6 @@ impl<R: TableRecord> TableFile<R> {
 /// Number of rows decoded at once: enough to amortize the decoder's set-up, few enough that many
 /// row groups can be merged.
 const BATCH_ROWS: usize = 1024;
-
-fn open(path: &Path) -> Result<fs::File, ReadError> {
-    fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
-}
 
 /// Checks the format and version of a file, and returns the version.
 fn check_version(

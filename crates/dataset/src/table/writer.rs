@@ -1,7 +1,6 @@
 //! Writes rows to the numbered files of a table.
 
 use std::{
-    fs,
     io::{self, Write},
     marker::PhantomData,
     sync::Arc,
@@ -105,7 +104,7 @@ impl<R: TableRecord> TableWriter<R> {
         &self,
         folder: &Folder,
         files_kept: u32,
-        encode: impl FnOnce(&fs::File) -> Result<(), EncodeFailure>,
+        encode: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), EncodeFailure>,
     ) -> Result<(), WriteError> {
         let path = folder.file_path(R::FILE_PREFIX, self.files + 1);
         folder.publish(&path, files_kept, |file| {
@@ -118,7 +117,7 @@ impl<R: TableRecord> TableWriter<R> {
 
     fn encode<'a>(
         &self,
-        file: &fs::File,
+        file: &mut (dyn Write + Send),
         mut groups: impl Iterator<Item = &'a [R]>,
     ) -> Result<(), EncodeFailure>
     where
@@ -145,7 +144,7 @@ impl<R: TableRecord> TableWriter<R> {
 
     fn encode_columns<'a>(
         &self,
-        file: &fs::File,
+        file: &mut (dyn Write + Send),
         rows: &impl Columnar,
         mut groups: impl Iterator<Item = &'a [u32]>,
     ) -> Result<(), EncodeFailure> {
@@ -198,7 +197,7 @@ impl EncodeFailure {
 /// A file that stores the system's error for a failed write, because the encoder's errors do not
 /// always include it.
 struct ErrorTrackingFile<'a> {
-    file: &'a fs::File,
+    file: &'a mut (dyn Write + Send),
     failure: Option<io::Error>,
 }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_dataset::{Capture, CaptureManifest, ReadError};
+use howdah_dataset::{Capture, CaptureManifest, ReadError, is_store_url};
 use howdah_logs::ImportOptions;
 use howdah_replay::DatabaseEncoding;
 use serde_json::Value;
@@ -155,7 +155,9 @@ fn inherited_report(manifest: &CaptureManifest) -> Value {
 
 /// Refuses to write a capture over its own input, which would be deleted before it is read.
 fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
-    let real = |path: &Path| path.canonicalize().ok();
+    let real = |path: &Path| {
+        if is_store_url(path) { Some(path.to_owned()) } else { path.canonicalize().ok() }
+    };
     if real(input).is_some() && real(input) == real(output) {
         Err(errors::wrong_usage(format!(
             "{} cannot be both input and output: name another folder with --output",

@@ -22,6 +22,7 @@ use crate::{
     format::{self, Format},
     outcome::CommandOutcome,
     progress::Total,
+    values::dataset_path,
 };
 
 /// Compare runs: which queries got slower, by how much, and how certain that is.
@@ -35,16 +36,18 @@ use crate::{
 pub(crate) struct Args {
     /// The baseline run and the run to compare with it: folders written by `howdah replay -o`
     #[arg(value_names = ["BASE", "RUN"], num_args = 2, required_unless_present = "base",
-          conflicts_with_all = ["base", "run"])]
+          conflicts_with_all = ["base", "run"], value_parser = dataset_path())]
     pair: Vec<PathBuf>,
     /// Runs of the baseline's setup
-    #[arg(long, value_name = "RUN", num_args = 1.., requires = "run", conflicts_with = "control")]
+    #[arg(long, value_name = "RUN", num_args = 1.., requires = "run", conflicts_with = "control",
+          value_parser = dataset_path())]
     base: Vec<PathBuf>,
     /// Runs of the changed setup, replayed in turns with those of the baseline
-    #[arg(long, value_name = "RUN", num_args = 1.., requires = "base")]
+    #[arg(long, value_name = "RUN", num_args = 1.., requires = "base",
+          value_parser = dataset_path())]
     run: Vec<PathBuf>,
     /// A second run of the baseline's setup, to measure the noise between runs
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", value_parser = dataset_path())]
     control: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]

@@ -1,7 +1,9 @@
 //! `howdah replay`: replays a capture or a log against a server.
 
 mod admin;
+mod pace;
 mod webhook;
+mod worker;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,17 +20,23 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_connect::{Client, ConnectTarget};
-use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError};
+use howdah_dataset::{
+    CapturedServer, Events, RunSettings, RunWriter, SessionShare, WriteError, is_store_url,
+};
 use howdah_logs::{LogStream, ReadFilesError, ReadProgress, ReceiverGone, StreamPosition};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
-    IdentityMap, InputMetrics, InputPosition, LagPolicy, LoginSetting, Notice, NoticeSink,
-    PaceControl, Rate, Replay, ReplayLimits, ReplayReport, ReplaySettings, ReplayTarget,
-    StartError, StatementOrder, TargetFacts, check_target, find_denied_logins,
+    IdentityMap, InputMetrics, InputPosition, LoginSetting, Notice, NoticeSink, PaceControl,
+    Replay, ReplayLimits, ReplayReport, ReplaySettings, ReplayTarget, StartError, TargetFacts,
+    check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use self::{
+    pace::PaceArgs,
+    worker::{PlannedStart, WorkerArgs},
+};
 use crate::{
     commands::capture::{self, EncodingArgs, Exclusions, FilteredEvents, LogArgs, SelectArgs},
     connection::{self, ConnectionArgs},
@@ -38,7 +46,7 @@ use crate::{
     metrics::MetricsArgs,
     outcome::CommandOutcome,
     progress::Total,
-    values::{SecretArg, listen_address},
+    values::{SecretArg, dataset_path, listen_address},
 };
 
 /// Replay captured traffic against a server.
@@ -51,37 +59,17 @@ use crate::{
 pub(crate) struct Args {
     /// A capture, or server logs: files, folders or glob patterns, in any order; - is standard
     /// input
-    #[arg(required = true, value_name = "CAPTURE|LOG")]
+    #[arg(required = true, value_name = "CAPTURE|LOG", value_parser = dataset_path())]
     inputs: Vec<PathBuf>,
     /// Server to replay against: a URI or a keyword string, as for psql; repeatable, to spread the
     /// sessions over several servers
     #[arg(long, value_name = "CONNINFO")]
     target: Vec<String>,
-    /// Folder to write the run to: the outcome of each event, for `howdah compare`
-    #[arg(long, short, value_name = "RUN")]
-    output: Option<PathBuf>,
-    /// Replace an existing run
-    #[arg(long)]
-    force: bool,
     /// Allow a target that looks like production, by repeating its database's name
     #[arg(long, value_name = "NAME")]
     allow_production: Option<String>,
-    /// Speed relative to the capture, such as 0.5 or 2, or max to replay without waiting
-    #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
-    rate: Rate,
-    /// Shorten times in which no captured statement runs to this
-    #[arg(long, value_name = "TIME", value_parser = crate::values::time_or_zero)]
-    skip_idle: Option<Duration>,
-    /// Order of statements
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    order: OrderArg,
-    /// Treatment of late sessions: keep, skip-think, drop-late[>TIME] or abort>TIME
-    #[arg(long, value_name = "POLICY", default_value_t)]
-    lag: LagPolicy,
-    /// Let statements follow the previous one of their session after the captured time between
-    /// them, times this factor, instead of at captured times
-    #[arg(long, value_name = "FACTOR", value_parser = think_time)]
-    think_time: Option<f64>,
+    #[command(flatten)]
+    pace: PaceArgs,
     /// Compare results with captured ones, which the pooler captures on request
     #[arg(long)]
     check_results: bool,
@@ -117,6 +105,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ReplayFormat,
     #[command(flatten)]
+    run: RunArgs,
+    #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -136,41 +126,24 @@ pub(crate) struct Args {
     connection: ConnectionArgs,
 }
 
+/// The run that is written.
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Folder to write the run to: the outcome of each event, for `howdah compare`
+    #[arg(long, short, value_name = "RUN", value_parser = dataset_path())]
+    output: Option<PathBuf>,
+    /// Replace an existing run
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    worker: WorkerArgs,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   howdah replay monday --target postgresql://postgres@copy/shop -o run-1
   howdah replay postgresql.csv --target postgresql://copy/shop --rate 2 --as-user bench
   tail -n +1 -F postgresql.log | howdah replay - --target postgresql://copy/shop";
-
-/// Parses a factor on the times between statements.
-fn think_time(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(factor) if (0.0..=1_000.0).contains(&factor) => Ok(factor),
-        _ => Err("write a number from 0 to 1000, such as 1 or 0.5".to_owned()),
-    }
-}
-
-/// Order of statements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum OrderArg {
-    /// Even transactions of one session do not wait for each other
-    None,
-    /// Sessions do not wait for each other
-    #[default]
-    Session,
-    /// A statement waits for the transactions that had committed before it
-    Commit,
-}
-
-impl From<OrderArg> for StatementOrder {
-    fn from(order: OrderArg) -> Self {
-        match order {
-            OrderArg::None => Self::None,
-            OrderArg::Session => Self::Session,
-            OrderArg::Commit => Self::Commit,
-        }
-    }
-}
 
 /// Format of a replay's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -190,6 +163,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     refuse_conflicting_settings(args)?;
     let receiver = args.webhook.as_ref().map(|url| webhook::receiver(&url.0)).transpose()?;
+    args.run.worker.check(args.pace.order(), args.pace.skip_idle)?;
     let targets = targets(args)?;
     let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
@@ -216,8 +190,15 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     };
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
-    source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
-    let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
+    let first = source.wait_for_first();
+    let start = args.run.worker.plan_start(ctx, &mut client)?;
+    if matches!(first, Err(StartError::NoEvents)) && args.run.worker.is_one_of_several() {
+        return finish_without_sessions(args, ctx, &client, start.as_ref());
+    }
+    first.map_err(|error| cannot_replay(args, error))?;
+    let writer =
+        args.run.output.as_deref().map(|dir| run_writer(args, dir, &client, start.as_ref()));
+    let writer = writer.transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let mut replay_targets = vec![replay_target(target, &client)];
     replay_targets.append(&mut others);
@@ -226,9 +207,13 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     // The captured sessions may need all connections that the target allows.
     client.close_and_wait(CLOSE_TIMEOUT);
     let stop = ctx.interrupted();
+    if let Some(start) = &start {
+        start.wait(ctx, &stop);
+    }
     let replay = Replay {
         targets: replay_targets,
         settings,
+        start: start.map(|start| start.with_origin(source.origin(args))),
         writer,
         has_outcomes: matches!(source, ReplaySource::Capture { .. }),
         capacity: capacity_to_watch,
@@ -251,7 +236,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
     if let Some(receiver) = &receiver {
-        webhook::send(ctx, receiver, &report.json(args.rate));
+        webhook::send(ctx, receiver, &report.json(args.pace.rate));
     }
     finish(args, ctx, report)
 }
@@ -307,35 +292,7 @@ fn refuse_production(
 const READ_ONLY: &str = "default_transaction_read_only";
 
 fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
-    let conflicts = [
-        (
-            args.order == OrderArg::Commit && args.target.len() > 1,
-            "--order commit needs one target: the order of commits is that of one server",
-        ),
-        (
-            args.think_time.is_some() && args.rate == Rate::Max,
-            "--think-time cannot be used with --rate max, which does not wait",
-        ),
-        (
-            args.lag != LagPolicy::default() && args.rate == Rate::Max,
-            "--lag cannot be used with --rate max, at which nothing is late",
-        ),
-        (
-            args.order == OrderArg::None && args.rate == Rate::Max,
-            "--order none cannot be used with --rate max, at which everything is due at once",
-        ),
-        (
-            args.lag == LagPolicy::Keep && args.think_time.is_some(),
-            "--think-time already lets late sessions stay late: leave out --lag keep",
-        ),
-        (
-            args.order == OrderArg::None && args.think_time.is_some(),
-            "--order none cannot be used with --think-time, which waits for the previous statement",
-        ),
-    ];
-    if let Some((_, problem)) = conflicts.iter().find(|(is_given, _)| *is_given) {
-        return Err(errors::wrong_usage(*problem));
-    }
+    args.pace.check(args.target.len())?;
     let conflict = args.set.iter().find(|setting| setting.name.eq_ignore_ascii_case(READ_ONLY));
     match conflict.filter(|_| args.select.is_read_only()) {
         Some(setting) => Err(errors::wrong_usage(format_args!(
@@ -431,7 +388,8 @@ fn estimate_concurrency(
     args: &Args,
     capacity: Option<Capacity>,
 ) -> anyhow::Result<ConcurrencyEstimate> {
-    if !args.inputs.iter().all(|path| path.is_file() || path.is_dir()) {
+    let is_reread = |path: &PathBuf| is_store_url(path) || path.is_file() || path.is_dir();
+    if !args.inputs.iter().all(is_reread) {
         return Ok(ConcurrencyEstimate::default());
     }
     Ok(match ReplaySource::open(args)? {
@@ -540,11 +498,11 @@ fn settings(
         tracing::debug!(%error, "cannot query the encodings of the target's databases");
     }
     ReplaySettings {
-        rate: args.rate,
-        idle_max: args.skip_idle,
-        lag: args.lag,
-        think_time: args.think_time,
-        order: args.order.into(),
+        rate: args.pace.rate,
+        idle_max: args.pace.skip_idle,
+        lag: args.pace.lag,
+        think_time: args.pace.think_time,
+        order: args.pace.order(),
         identities: IdentityMap {
             as_database: args.as_database.clone(),
             ..args.identities.identity_map()
@@ -563,7 +521,12 @@ fn settings(
     }
 }
 
-fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWriter> {
+fn run_writer(
+    args: &Args,
+    dir: &Path,
+    client: &Client,
+    start: Option<&PlannedStart>,
+) -> anyhow::Result<RunWriter> {
     let settings = RunSettings {
         capture: args
             .inputs
@@ -572,10 +535,11 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
             .collect::<Vec<_>>()
             .join(" "),
         target: client.endpoint().to_string(),
-        rate: args.rate.to_string(),
+        rate: args.pace.rate.to_string(),
         server_version: client.parameter("server_version").unwrap_or_default().to_owned(),
         started: Timestamp::now(),
-        overwrite: args.force,
+        overwrite: args.run.force,
+        part: args.run.worker.part(start),
     };
     let created = RunWriter::create(dir, settings);
     let exists = matches!(created, Err(WriteError::Exists { .. }));
@@ -591,6 +555,8 @@ enum ReplaySource {
         left: Exclusions,
         total: Option<u64>,
         connects: u64,
+        /// Time of the capture's first event, whatever is replayed of it.
+        first: Option<Timestamp>,
         is_finished: bool,
         encodings: BTreeMap<String, String>,
         server: Option<CapturedServer>,
@@ -605,24 +571,39 @@ enum ReplaySource {
 impl ReplaySource {
     fn open(args: &Args) -> anyhow::Result<Self> {
         match &args.inputs[..] {
-            [dir] if dir.is_dir() && !capture::has_no_dataset(dir) => {
+            [dir] if is_dataset(dir) => {
                 let capture = capture::open(dir)?;
                 let manifest = capture.manifest();
+                let share = args.run.worker.share();
                 let connects = manifest.kinds.get(&Kind::Connect).copied().unwrap_or(0);
-                let events = FilteredEvents::new(capture.events(), args.select.filter());
-                let total = events.is_unfiltered().then_some(manifest.events);
+                let connects = connects / u64::from(share.count());
+                let first = manifest.first;
+                let events = FilteredEvents::new(capture.events_of(share), args.select.filter());
+                let is_whole = events.is_unfiltered() && share == SessionShare::ALL;
+                let total = is_whole.then_some(manifest.events);
                 let left = events.exclusions();
                 let encodings = manifest.origin.encodings.clone();
                 let server = manifest.origin.server.clone();
                 let is_finished = manifest.finished;
                 let events = events.peekable();
-                Ok(Self::Capture { events, left, total, connects, is_finished, encodings, server })
+                Ok(Self::Capture {
+                    events,
+                    left,
+                    total,
+                    connects,
+                    first,
+                    is_finished,
+                    encodings,
+                    server,
+                })
             }
-            inputs if inputs.iter().any(|path| path.is_dir() && !capture::has_no_dataset(path)) => {
-                Err(errors::wrong_usage(
-                    "give one capture, or logs: a folder among several inputs is a capture or a run",
-                ))
-            }
+            inputs if inputs.iter().any(|path| is_dataset(path)) => Err(errors::wrong_usage(
+                "give one capture, or logs: a folder among several inputs is a capture or a run",
+            )),
+            _ if args.run.worker.is_one_of_several() => Err(errors::with_hint(
+                errors::wrong_usage("--worker needs a capture: logs are not divided by session"),
+                "`howdah capture import LOG -o CAPTURE` makes a capture",
+            )),
             inputs => {
                 // Skip glob patterns and `-`, which is standard input.
                 let is_name = |path: &&PathBuf| !path.to_string_lossy().contains(['*', '?', '[']);
@@ -636,6 +617,15 @@ impl ReplaySource {
                 let events = FilteredEvents::new(stream, args.select.filter());
                 Ok(Self::Log { left: events.exclusions(), events: events.peekable(), position })
             }
+        }
+    }
+
+    /// Returns the captured time that is due at the start of the replay: that of the first event of
+    /// all sessions, so that it is the same for all workers. `None` for a log.
+    fn origin(&self, args: &Args) -> Option<Timestamp> {
+        match self {
+            Self::Capture { first, .. } => (*first).max(args.select.start()),
+            Self::Log { .. } => None,
         }
     }
 
@@ -692,6 +682,11 @@ impl ReplaySource {
             Self::Log { events, .. } => replay.run(events),
         }
     }
+}
+
+/// Whether an input is the folder of a capture, or at least not one of logs.
+fn is_dataset(path: &Path) -> bool {
+    is_store_url(path) || (path.is_dir() && !capture::has_no_dataset(path))
 }
 
 fn check_first_event<E: Into<EventSourceError>>(
@@ -758,6 +753,22 @@ fn show_progress(ctx: &CommandContext, input: &ReplayInput, finished: &AtomicBoo
     bar.finish_and_clear();
 }
 
+/// Writes the part of a worker for which the capture has no sessions.
+fn finish_without_sessions(
+    args: &Args,
+    ctx: &CommandContext,
+    client: &Client,
+    start: Option<&PlannedStart>,
+) -> anyhow::Result<CommandOutcome> {
+    ctx.report(format_args!("worker {} has no sessions to replay", args.run.worker.share()));
+    if let Some(dir) = &args.run.output {
+        let writer = run_writer(args, dir, client, start)?;
+        let finished = writer.finish(serde_json::Value::Null, true);
+        finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
+    }
+    Ok(CommandOutcome::Done)
+}
+
 /// Finishes the run and prints the result. Returns an error if the replay or the run is incomplete,
 /// or if no session could log in.
 fn finish(
@@ -765,20 +776,20 @@ fn finish(
     ctx: &CommandContext,
     mut report: ReplayReport,
 ) -> anyhow::Result<CommandOutcome> {
-    let summary = report.json(args.rate);
+    let summary = report.json(args.pace.rate);
     let complete =
         !report.is_interrupted && report.source_error.is_none() && report.write_error.is_none();
-    if let (Some(writer), Some(dir)) = (report.writer.take(), &args.output) {
+    if let (Some(writer), Some(dir)) = (report.writer.take(), &args.run.output) {
         let finished = writer.finish(summary.clone(), complete);
         finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
     }
     {
         let mut out = ctx.stdout();
         match args.format {
-            ReplayFormat::Table => write!(out, "{}", report.lines(args.rate))?,
+            ReplayFormat::Table => write!(out, "{}", report.lines(args.pace.rate))?,
             ReplayFormat::Json => writeln!(out, "{summary:#}")?,
         }
-        if let (Some(dir), ReplayFormat::Table) = (&args.output, args.format) {
+        if let (Some(dir), ReplayFormat::Table) = (&args.run.output, args.format) {
             writeln!(out, "run: {}", dir.display())?;
         }
     }

@@ -23,6 +23,7 @@ fn settings() -> RunSettings {
         server_version: "17.10".to_owned(),
         started: Timestamp::from_micros(1_795_178_599_577_000),
         overwrite: false,
+        part: None,
     }
 }
 

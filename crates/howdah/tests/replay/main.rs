@@ -27,6 +27,7 @@ mod protocol;
 mod read_only;
 mod results;
 mod schedule;
+mod stores;
 mod streaming;
 mod support;
 mod targets;

@@ -50,6 +50,7 @@ fn samples(name: &str, version: &str, execute: impl Fn(&mut Samples)) -> Samples
         rate: "1".to_owned(),
         server_version: version.to_owned(),
         complete: true,
+        missing_workers: Vec::new(),
     };
     let mut samples = Samples::new(info);
     execute(&mut samples);

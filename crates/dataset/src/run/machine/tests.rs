@@ -179,6 +179,7 @@ fn run_stores_series_privately_and_replaces_it() {
         server_version: "17.0".to_owned(),
         started: howdah_traffic::Timestamp::from_micros(0),
         overwrite: true,
+        part: None,
     };
     let writer = RunWriter::create(&dir, settings.clone()).unwrap();
     let written = series(vec![MachineBucket::default(); 2]);

@@ -13,13 +13,13 @@ use howdah_traffic::{
 use serde::{Serialize, Serializer};
 
 use super::selection::{FilteredEvents, RedactArgs, SelectArgs};
-use crate::{context::CommandContext, outcome::CommandOutcome};
+use crate::{context::CommandContext, outcome::CommandOutcome, values::dataset_path};
 
 /// Print the events of a capture in time order.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder of the capture
-    #[arg(value_name = "CAPTURE")]
+    #[arg(value_name = "CAPTURE", value_parser = dataset_path())]
     capture: PathBuf,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]

@@ -4,7 +4,7 @@ use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::
 
 use anyhow::Context as _;
 use howdah_collect::PhysicalIdentity;
-use howdah_dataset::{CaptureOrigin, CaptureSettings, CapturedServer};
+use howdah_dataset::{CaptureOrigin, CapturePart, CaptureSettings, CapturedServer, ImportPart};
 use howdah_logs::{
     ImportOptions, ImportSummary, ReadFilesError, ReadProgress, ServerLogFormat, visit_files,
 };
@@ -24,6 +24,7 @@ use crate::{
     errors,
     outcome::CommandOutcome,
     progress::Total,
+    values::dataset_path,
 };
 
 /// Make a capture from the logs of a PostgreSQL server.
@@ -37,8 +38,18 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Folder to write the capture to
-    #[arg(long, short, value_name = "CAPTURE", required_unless_present = "discard")]
+    #[arg(long, short, value_name = "CAPTURE", required_unless_present = "discard",
+          value_parser = dataset_path())]
     output: Option<PathBuf>,
+    /// Write only this importer's parts of the capture, replacing those of an importer of the same
+    /// name; importers of other names may write to it, too
+    #[arg(long, value_name = "NAME", requires = "output", conflicts_with = "force",
+          value_parser = part_name)]
+    part: Option<String>,
+    /// Number of parts over which an importer's sessions are distributed
+    #[arg(long, value_name = "COUNT", requires = "part", default_value_t = 24,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    buckets: u32,
     /// Write nothing; print event counts by kind and a hash over all events
     #[arg(long, conflicts_with = "output")]
     discard: bool,
@@ -181,7 +192,17 @@ fn output(
         server,
     };
     let settings = CaptureSettings { origin, overwrite: args.force };
-    Ok(CaptureOutput::capture(dir, settings, filter, redactor))
+    let part = args.part.clone().map(|importer| ImportPart { importer, buckets: args.buckets });
+    Ok(CaptureOutput::capture(dir, settings, filter, redactor).with_part(part))
+}
+
+/// Parses the name of an importer.
+fn part_name(text: &str) -> Result<String, &'static str> {
+    if CapturePart::is_valid_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("write up to 100 letters, digits, dots, underscores and hyphens")
+    }
 }
 
 fn files(args: &Args) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_dataset::{Capture, CaptureManifest};
+use howdah_dataset::{Capture, CaptureManifest, CapturePart};
 use howdah_report::counted;
 use howdah_traffic::EventHash;
 use indicatif::HumanBytes;
@@ -17,13 +17,14 @@ use crate::{
     context::CommandContext,
     format::{self, Format},
     outcome::CommandOutcome,
+    values::dataset_path,
 };
 
 /// Show what a capture contains: its origin, time range and events.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder of the capture
-    #[arg(value_name = "CAPTURE")]
+    #[arg(value_name = "CAPTURE", value_parser = dataset_path())]
     capture: PathBuf,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
@@ -38,6 +39,8 @@ pub(super) struct Args {
 struct CaptureInfoDocument<'a> {
     capture: String,
     bytes: u64,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    parts: &'a [CapturePart],
     #[serde(flatten)]
     manifest: &'a CaptureManifest,
 }
@@ -51,6 +54,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
             let document = CaptureInfoDocument {
                 capture: args.capture.display().to_string(),
                 bytes: capture.bytes(),
+                parts: capture.parts(),
                 manifest: capture.manifest(),
             };
             format::write_json(&mut out, &document)?;
@@ -99,6 +103,14 @@ fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> 
     }
     if let (Some(first), Some(last)) = (manifest.first, manifest.last) {
         writeln!(out, "time      {first} to {last} ({:.1?})", last.saturating_since(first))?;
+    }
+    for group in capture.parts().chunk_by(|a, b| a.importer == b.importer) {
+        writeln!(
+            out,
+            "part      {}, {}",
+            group[0].importer,
+            counted(group[0].buckets.into(), "bucket")
+        )?;
     }
     let size = HumanBytes(capture.bytes());
     writeln!(out, "events    {}, {size}", manifest.events)?;

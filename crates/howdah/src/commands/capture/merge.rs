@@ -10,7 +10,9 @@ use super::{
     output::{self, CaptureOutput, with_write_hint},
     selection::RedactArgs,
 };
-use crate::{context::CommandContext, errors, outcome::CommandOutcome, progress::Total};
+use crate::{
+    context::CommandContext, errors, outcome::CommandOutcome, progress::Total, values::dataset_path,
+};
 
 /// Merge several captures into one, in time order.
 ///
@@ -20,10 +22,10 @@ use crate::{context::CommandContext, errors, outcome::CommandOutcome, progress::
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folders of the captures
-    #[arg(required = true, value_name = "CAPTURE")]
+    #[arg(required = true, value_name = "CAPTURE", value_parser = dataset_path())]
     captures: Vec<PathBuf>,
     /// Folder to write the new capture to
-    #[arg(long, short, value_name = "CAPTURE")]
+    #[arg(long, short, value_name = "CAPTURE", value_parser = dataset_path())]
     output: PathBuf,
     /// Treat sessions of the same name as one session
     #[arg(long)]

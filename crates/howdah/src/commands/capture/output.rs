@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_capture::{EventFilter, OpenTransactions, Redactor};
-use howdah_dataset::{CaptureManifest, CaptureOrigin, CaptureSettings, CaptureWriter, WriteError};
+use howdah_dataset::{
+    BucketWriter, CaptureManifest, CaptureOrigin, CaptureSettings, CaptureWriter, ImportPart,
+    WriteError,
+};
 use howdah_logs::Interner;
 use howdah_report::counted;
 use howdah_traffic::{Event, EventHash, EventRef};
@@ -41,7 +44,12 @@ enum CaptureSink {
     Discard,
     /// Events are written to a capture, which is created with the first event or at the end of the
     /// input. So unreadable input neither replaces an existing capture nor leaves an empty one.
-    Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
+    Capture {
+        dir: Box<Path>,
+        settings: CaptureSettings,
+        part: Option<ImportPart>,
+        writer: Option<BucketWriter>,
+    },
 }
 
 /// Counts, hash and sessions of the events that passed the filter.
@@ -118,9 +126,17 @@ impl CaptureOutput {
         filter: EventFilter,
         redactor: Option<Redactor>,
     ) -> Self {
-        let sink = CaptureSink::Capture { dir: dir.into(), settings, writer: None };
+        let sink = CaptureSink::Capture { dir: dir.into(), settings, part: None, writer: None };
         let (tally, input_span) = (OutputTally::default(), InputSpan::default());
         Self { filter, redactor, sink, tally, input_span, interner: Interner::default() }
+    }
+
+    /// Writes only an importer's parts of the capture.
+    pub(super) fn with_part(mut self, new: Option<ImportPart>) -> Self {
+        if let CaptureSink::Capture { part, .. } = &mut self.sink {
+            *part = new;
+        }
+        self
     }
 
     /// Processes a borrowed event, without copying it if no filter and no redaction apply.
@@ -200,14 +216,16 @@ impl CaptureOutput {
         report: Value,
     ) -> Result<Option<CaptureManifest>, WriteError> {
         let report = self.report(report);
-        let CaptureSink::Capture { dir, settings, writer } = self.sink else { return Ok(None) };
+        let CaptureSink::Capture { dir, settings, part, writer } = self.sink else {
+            return Ok(None);
+        };
         let settings = CaptureSettings { origin: origin.clone(), ..settings };
         let mut writer = match writer {
             Some(writer) => writer,
-            None => CaptureWriter::create(&dir, settings)?,
+            None => BucketWriter::create(&dir, settings, part.as_ref())?,
         };
-        writer.set_origin(origin);
-        writer.finish(report).map(Some)
+        writer.set_origin(&origin);
+        writer.finish(&report).map(Some)
     }
 
     /// Saves the events that were written before an error, with the error in the report. Returns
@@ -215,7 +233,7 @@ impl CaptureOutput {
     pub(super) fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
         let report = self.report(report::from_failure(error));
         match self.sink {
-            CaptureSink::Capture { writer: Some(writer), .. } => writer.stop(report).map(Some),
+            CaptureSink::Capture { writer: Some(writer), .. } => writer.stop(&report).map(Some),
             _ => Ok(None),
         }
     }
@@ -239,11 +257,11 @@ impl CaptureOutput {
 }
 
 impl CaptureSink {
-    fn writer(&mut self) -> Result<Option<&mut CaptureWriter>, WriteError> {
-        let Self::Capture { dir, settings, writer } = self else { return Ok(None) };
+    fn writer(&mut self) -> Result<Option<&mut BucketWriter>, WriteError> {
+        let Self::Capture { dir, settings, part, writer } = self else { return Ok(None) };
         // This is called for each event, and the writer is too large to be moved each time.
         if writer.is_none() {
-            *writer = Some(CaptureWriter::create(dir, settings.clone())?);
+            *writer = Some(BucketWriter::create(dir, settings.clone(), part.as_ref())?);
         }
         Ok(writer.as_mut())
     }
@@ -278,6 +296,9 @@ pub(super) fn report_kinds(ctx: &CommandContext, manifest: &CaptureManifest) {
 pub(super) fn with_write_hint<T>(dir: &Path, result: Result<T, WriteError>) -> anyhow::Result<T> {
     let hint = match &result {
         Err(WriteError::Exists { .. }) => Some("use --force to replace it".to_owned()),
+        Err(WriteError::HasParts { .. }) => {
+            Some("add to it with --part NAME, or write to another folder".to_owned())
+        }
         Err(WriteError::NoRoom { files_kept: 1.., .. }) => Some(format!(
             "`howdah capture info {}` shows what was written; free some space and start again with \
              --force",

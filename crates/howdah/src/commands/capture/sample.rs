@@ -9,7 +9,9 @@ use super::{
     output::{self, CaptureOutput, with_write_hint},
     selection::{RedactArgs, SelectArgs},
 };
-use crate::{context::CommandContext, outcome::CommandOutcome, progress::Total};
+use crate::{
+    context::CommandContext, outcome::CommandOutcome, progress::Total, values::dataset_path,
+};
 
 /// Make a smaller capture: some sessions, users or a part of the time.
 ///
@@ -18,10 +20,10 @@ use crate::{context::CommandContext, outcome::CommandOutcome, progress::Total};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder of the capture
-    #[arg(value_name = "CAPTURE")]
+    #[arg(value_name = "CAPTURE", value_parser = dataset_path())]
     capture: PathBuf,
     /// Folder to write the new capture to
-    #[arg(long, short, value_name = "CAPTURE")]
+    #[arg(long, short, value_name = "CAPTURE", value_parser = dataset_path())]
     output: PathBuf,
     /// Share of the sessions: 10%, 0.1 or 1/10; default: all sessions selected by the other options
     #[arg(long, value_name = "RATE")]

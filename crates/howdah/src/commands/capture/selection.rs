@@ -49,6 +49,11 @@ impl SelectArgs {
         self.read_only
     }
 
+    /// Returns the time from which events are selected, if there is one.
+    pub(crate) fn start(&self) -> Option<Timestamp> {
+        self.from.map(|time| time.0)
+    }
+
     /// Whether events at the start may be excluded, so that the result starts from another state of
     /// the server.
     pub(super) fn excludes_start(&self) -> bool {

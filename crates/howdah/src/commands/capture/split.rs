@@ -18,7 +18,9 @@ use super::{
     report,
     selection::{FilteredEvents, RedactArgs, SelectArgs},
 };
-use crate::{context::CommandContext, errors, outcome::CommandOutcome, progress::Total};
+use crate::{
+    context::CommandContext, errors, outcome::CommandOutcome, progress::Total, values::dataset_path,
+};
 
 /// Split a capture by time, by session or by database.
 ///
@@ -30,10 +32,10 @@ use crate::{context::CommandContext, errors, outcome::CommandOutcome, progress::
 #[command(group(clap::ArgGroup::new("how").required(true).args(["every", "sessions", "databases"])))]
 pub(super) struct Args {
     /// Folder of the capture
-    #[arg(value_name = "CAPTURE")]
+    #[arg(value_name = "CAPTURE", value_parser = dataset_path())]
     capture: PathBuf,
     /// Folder to write the parts to
-    #[arg(long, short, value_name = "FOLDER")]
+    #[arg(long, short, value_name = "FOLDER", value_parser = dataset_path())]
     output: PathBuf,
     /// Split by time, into slices of this length: 30s, 10m, 1h
     #[arg(long, value_name = "LENGTH")]

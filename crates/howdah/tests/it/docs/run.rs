@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 42] = [
+const MANNERS: [(&str, Manner); 44] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -56,7 +56,9 @@ const MANNERS: [(&str, Manner); 42] = [
     ("systemctl", Elsewhere("it needs systemd as the first process")),
     ("spark-submit", Elsewhere("spark::* run the job; it needs a cluster")),
     ("zip -r howdah_compare", Elsewhere("it is for a cluster")),
+    ("curl", Elsewhere("replay/pace.rs sends these requests")),
     ("mail -s", Elsewhere("it needs a mail server")),
+    ("s3://", Elsewhere("it needs a store; replay/stores.rs has one")),
     ("--container", Elsewhere("howdah-probe's tests of containers")),
     ("pg_upgrade", Elsewhere("it needs two installed versions with their client programs")),
     ("--scale 250", Elsewhere("it needs 4 GB of data")),
