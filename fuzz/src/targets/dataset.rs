@@ -7,7 +7,7 @@ use std::{fs, mem::discriminant, path::Path};
 
 use howdah_dataset::{
     Capture, CaptureOrigin, CaptureSettings, CaptureWriter, Corruption, Disposition, ReadError,
-    ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
+    ReplayOutcome, ReplayRun, ResultCheck, RunSettings, RunWriter, StatementInfo,
 };
 use howdah_traffic::{
     Action, Bound, CapturedOutcome, Event, Kind, Parameter, Source, SqlState, Timestamp,
@@ -225,12 +225,14 @@ fn write_run(dir: &Path) {
         server_version: "17.1".to_owned(),
         started: Timestamp::from_micros(0),
         overwrite: true,
+        part: None,
     };
     let mut writer = RunWriter::create(dir, settings).expect("an empty folder");
     let ends = [
         Disposition::Done,
         Disposition::Failed { sqlstate: SqlState::new(b"22012"), message: "no".into() },
         Disposition::Skipped { reason: "no parameters".into() },
+        Disposition::Dropped { reason: "late".into() },
     ];
     for (due_us, disposition) in (0..).zip(ends) {
         writer.write(&outcome(due_us, disposition)).expect("room for a small file");
@@ -264,5 +266,8 @@ fn outcome(due_us: i64, disposition: Disposition) -> ReplayOutcome {
         rows: Some(1),
         disposition,
         captured_us: Some(240),
+        order_wait_us: Some(30),
+        captured_rows: Some(2),
+        check: Some(ResultCheck::Different),
     }
 }
