@@ -151,7 +151,11 @@ pub(crate) fn run_parts(dir: &Path) -> io::Result<Vec<SessionShare>> {
 
 fn parts<P: Ord>(dir: &Path, from_name: impl Fn(&str) -> Option<P>) -> io::Result<Vec<P>> {
     let listing = match storage::list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(Vec::new());
+        }
         listing => listing?,
     };
     let mut parts: Vec<P> = listing.folders.iter().filter_map(|name| from_name(name)).collect();

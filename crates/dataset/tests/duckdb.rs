@@ -117,7 +117,7 @@ fn duckdb_reads_a_capture() {
 
     let version = "select decode(value) from parquet_kv_metadata('{dir}/events-*.parquet') \
                    where decode(key) = 'howdah.version'";
-    assert_eq!(rows_of(version), json!([["4"]]));
+    assert_eq!(rows_of(version), json!([["5"]]));
 }
 
 #[test]

@@ -417,7 +417,7 @@ fn invalid_run_is_reported_by_compare() {
 #[test]
 fn newer_format_version_is_reported() {
     let folder = write_datasets();
-    for (manifest, version) in [("monday/capture.json", 4), ("tuesday/run.json", 2)] {
+    for (manifest, version) in [("monday/capture.json", 5), ("tuesday/run.json", 3)] {
         let path = folder.path().join(manifest);
         let text = fs::read_to_string(&path).unwrap();
         let present = format!("\"version\": {version},");

@@ -31,8 +31,15 @@ enum LinkPhase {
 struct ProtocolState {
     client: ClientSession,
     input: AuthFilter,
-    /// The rows of the current result, if results are read.
-    result: Option<ResultDigest>,
+    rows: ReceivedRows,
+}
+
+/// The rows of the current result.
+#[derive(Default)]
+struct ReceivedRows {
+    count: u64,
+    /// Their checksum, if results are read.
+    digest: Option<ResultDigest>,
 }
 
 /// A server message, reduced to what a replay needs.
@@ -142,13 +149,14 @@ impl Link {
             let (mut client, input) = logins.start_login(*login, self.stream.peer_certificate());
             // Mostly, rows are only counted.
             client.discard_rows(!logins.reads_results);
-            let result = logins.reads_results.then(ResultDigest::default);
-            self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input, result }));
+            let digest = logins.reads_results.then(ResultDigest::default);
+            let rows = ReceivedRows { count: 0, digest };
+            self.phase = LinkPhase::Connected(Box::new(ProtocolState { client, input, rows }));
         }
         let LinkPhase::Connected(connected) = &mut self.phase else {
             return Ok(PumpResult::Drained);
         };
-        let ProtocolState { client, input, result } = &mut **connected;
+        let ProtocolState { client, input, rows } = &mut **connected;
         for _ in 0..READS_MAX {
             // A server that hangs up may have sent an error first, so read it even if sending
             // failed.
@@ -156,7 +164,7 @@ impl Link {
             let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
                 let handled = input.handle(&buffer[..some], client);
-                handle_events(client, result, &mut |client: &mut ClientSession, reply| {
+                handle_events(client, rows, &mut |client: &mut ClientSession, reply| {
                     match &reply {
                         Reply::Failed(failure) => self.last_error = Some(failure.clone()),
                         Reply::Ready(_) => self.last_error = None,
@@ -216,7 +224,7 @@ fn flush(stream: &mut Stream, client: &mut ClientSession) -> Result<(), Connecti
 
 fn handle_events(
     client: &mut ClientSession,
-    result: &mut Option<ResultDigest>,
+    received: &mut ReceivedRows,
     on_reply: &mut impl FnMut(&mut ClientSession, Reply),
 ) -> Result<(), ConnectionLoss> {
     while let Some(event) =
@@ -228,20 +236,22 @@ fn handle_events(
             SessionEvent::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
             SessionEvent::BindComplete => Reply::Bound,
             SessionEvent::Row(row) => {
-                if let Some(result) = result {
-                    result.add_row(row.body());
+                received.count += 1;
+                if let Some(digest) = &mut received.digest {
+                    digest.add_row(row.body());
                 }
                 continue;
             }
             SessionEvent::CommandComplete(tag) => {
                 let rows = tag.rows().unwrap_or(0);
-                end_result(client, result, on_reply);
+                end_result(client, received, on_reply);
                 Reply::Rows(rows)
             }
-            // These messages complete an Execute, too.
+            // These messages complete an Execute, too, but contain no number of rows.
             SessionEvent::PortalSuspended | SessionEvent::EmptyQuery => {
-                end_result(client, result, on_reply);
-                Reply::Rows(0)
+                let rows = received.count;
+                end_result(client, received, on_reply);
+                Reply::Rows(rows)
             }
             SessionEvent::CopyIn => Reply::CopyIn,
             SessionEvent::Error(error) => Reply::Failed(ReplayFailure {
@@ -259,11 +269,12 @@ fn handle_events(
 /// Passes on the rows of a result that has ended, if results are read.
 fn end_result(
     client: &mut ClientSession,
-    result: &mut Option<ResultDigest>,
+    received: &mut ReceivedRows,
     on_reply: &mut impl FnMut(&mut ClientSession, Reply),
 ) {
-    if let Some(result) = result {
-        on_reply(client, Reply::Result(Box::new(std::mem::take(result))));
+    received.count = 0;
+    if let Some(digest) = &mut received.digest {
+        on_reply(client, Reply::Result(Box::new(std::mem::take(digest))));
     }
 }
 

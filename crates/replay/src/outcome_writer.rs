@@ -215,7 +215,7 @@ impl OutcomeWriter {
         self.count(one);
         self.count_types(one);
         let outcome = self.outcome(one);
-        self.record_activity(&outcome);
+        self.record_activity(one, &outcome);
         if outcome.sent_us.is_some() && event.action.kind().is_execution() {
             self.measure(one, &outcome);
         }
@@ -374,7 +374,9 @@ impl OutcomeWriter {
     }
 
     /// Adds an event to the numbers of sessions and running statements over time.
-    fn record_activity(&mut self, outcome: &ReplayOutcome) {
+    fn record_activity(&mut self, one: &FinishedEvent, outcome: &ReplayOutcome) {
+        let scheduled = one.item.scheduled.saturating_duration_since(self.schedule.start());
+        let scheduled_us = micros(scheduled).cast_signed();
         let activity = &mut self.tally.activity;
         let ended_us = outcome
             .sent_us
@@ -383,12 +385,13 @@ impl OutcomeWriter {
             Kind::Connect | Kind::Disconnect => {
                 let change = if outcome.kind == Kind::Connect { 1 } else { -1 };
                 let replayed = ended_us.filter(|_| outcome.disposition == Disposition::Done);
-                activity.record_session(change, outcome.due_us, replayed);
+                activity.record_session(change, scheduled_us, replayed);
             }
             kind if kind.is_execution() => {
-                if let Some(us) = outcome.captured_us {
+                // Without a schedule, captured times have no place in the replay.
+                if let Some(us) = outcome.captured_us.filter(|_| self.schedule.is_paced()) {
                     let took = self.schedule.replayed(Duration::from_micros(us));
-                    activity.record_captured(outcome.due_us, micros(took));
+                    activity.record_captured(scheduled_us, micros(took));
                 }
                 if let (Some(sent_us), Some(us)) = (outcome.sent_us, outcome.service_us) {
                     activity.record_replayed(sent_us, us);

@@ -42,10 +42,12 @@ use self::{
     spread::TransactionSpread,
 };
 use crate::{
+    encoding::with_session_encoding,
     ids::{GeneratedIds, SharedIds},
     link::{ReplayFailure, Reply},
     order::{StatementOrder, is_conflict_victim},
     pace::{Schedule, lag::LagPolicy},
+    target::CLIENT_ENCODING,
     types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
@@ -256,11 +258,9 @@ impl Player {
         }
     }
 
-    /// Returns how late the next event is by the schedule.
+    /// Returns how late the next event is.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
-        self.queue
-            .front()
-            .map_or(Duration::ZERO, |next| now.saturating_duration_since(next.scheduled))
+        self.queue.front().map_or(Duration::ZERO, |next| now.saturating_duration_since(next.due))
     }
 
     /// Returns the event at the front of the queue, which is next.
@@ -490,12 +490,18 @@ impl Player {
         let before = std::mem::replace(&mut self.link_settings, LinkSettings::Current);
         let mut restores = false;
         if before == LinkSettings::Outdated {
-            restores |= client.query(b"reset all").is_ok();
+            for sql in RESET_SQL {
+                restores |= client.query(sql).is_ok();
+            }
+            self.messages.reset();
         }
         if before != LinkSettings::Current {
             for sql in self.lasting_settings.statements() {
-                // A text that was sent once has no zero byte.
-                restores |= client.query(sql).is_ok();
+                // A text that was sent once has no zero byte. Texts of logs are in the session's
+                // encoding, whatever they set.
+                let encoding = client.parameter(CLIENT_ENCODING).map(str::to_owned);
+                let sql = with_session_encoding(sql, encoding.as_deref());
+                restores |= client.query(&sql).is_ok();
             }
         }
         if restores {
@@ -727,6 +733,7 @@ impl Player {
         let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
         self.is_transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
         self.transaction = TransactionStatus::Idle;
+        self.lasting_settings.note_connection_lost();
         if outage.waits_for_slot {
             self.refused_since.get_or_insert(now);
         }
@@ -797,6 +804,10 @@ impl Player {
 
 /// A statement that always fails, in place of one whose failure cannot be repeated.
 const FAILING_SQL: &[u8] = b"select 'failed in the capture by a conflict'::pg_catalog.int4";
+
+/// Returns a connection to the settings of its login.
+const RESET_SQL: [&[u8]; 5] =
+    [b"reset session authorization", b"reset role", b"reset all", b"unlisten *", b"deallocate all"];
 
 /// Whether the rows of all the event's COPYs were captured.
 fn has_copy_data(event: &Event) -> bool {

@@ -40,7 +40,7 @@ use crate::{
     machine::CalibrationControl,
     metrics::Metrics,
     notice::{Notice, NoticeSink},
-    order::CommitOrder,
+    order::{CommitOrder, StatementOrder},
     pace::{Schedule, control::PaceControl},
     player::{
         EventEnd, FinishedEvent, LinkState, Outage, Player, PlayerSettings, PlayerStep,
@@ -417,6 +417,13 @@ impl ReplayWorker {
         if has_logged_in {
             self.on_logged_in(slot, now);
         }
+        // The session may have to wait for one of its connections.
+        if was_busy
+            && self.shared.players.order == StatementOrder::None
+            && let Some(main) = spread::current_slot(&self.by_session, &self.slots, slot)
+        {
+            self.play(main);
+        }
         match pumped {
             Ok(PumpResult::Drained) => self.play(slot),
             Ok(PumpResult::More) => {
@@ -558,7 +565,12 @@ impl ReplayWorker {
         if let Some(due) = self.timers.next_deadline() {
             deadline = deadline.min(due);
         }
-        if let (QueueState::Next(time), true) = (supply, self.shared.schedule.is_paced()) {
+        let is_full = self.backlog_bytes >= self.shared.limits.backlog_bytes;
+        let waits_for_room = is_full && !admission::may_drop(&self.shared.players);
+        if let QueueState::Next(time) = supply
+            && self.shared.schedule.is_paced()
+            && !waits_for_room
+        {
             // Half of the lookahead is early enough, and saves a wake-up per event.
             let lookahead = admission::lookahead(self.backlog_bytes, self.shared.limits);
             deadline = deadline.min(self.shared.schedule.due(time) - lookahead / 2);

@@ -120,10 +120,11 @@ impl ReplayRun {
         let mut all: Option<MachineSeries> = None;
         for folder in &self.folders {
             let path = folder.document_path(MACHINE_FILE_NAME);
-            let Some(series) = MachineSeries::read(&path)? else { return Ok(None) };
-            match &mut all {
-                None => all = Some(series),
-                Some(all) => all.append(series),
+            // A worker without sessions has none.
+            match (MachineSeries::read(&path)?, &mut all) {
+                (None, _) => {}
+                (Some(series), None) => all = Some(series),
+                (Some(series), Some(all)) => all.append(series),
             }
         }
         Ok(all)

@@ -7,7 +7,7 @@ use howdah_traffic::Timestamp;
 use super::{Disposition, MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     buffer::{Buffer, BufferLimits},
-    error::{ReadError, WriteError},
+    error::{Corruption, ReadError, WriteError},
     folder::Folder,
     kind::DatasetKind,
     manifest::{HOWDAH_VERSION, RunManifest, RunPart},
@@ -253,7 +253,11 @@ fn part_folder(dir: &Path, part: &RunPart, overwrite: bool) -> Result<Folder, Wr
         let is_of_same_run = match Folder::open::<RunManifest>(&folder, kind) {
             Ok((_, old)) => old.part.is_some_and(|old| old.run_id == part.run_id),
             // Its worker is just starting, or was killed while it did.
-            Err(ReadError::Missing { .. } | ReadError::NotADataset { .. }) => true,
+            Err(
+                ReadError::Missing { .. }
+                | ReadError::NotADataset { .. }
+                | ReadError::Damaged { source: Corruption::Manifest(_), .. },
+            ) => true,
             Err(_) => false,
         };
         if is_of_same_run && worker.count() == share.count() {

@@ -235,10 +235,12 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     });
     let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
+    let result = report.json(args.pace.rate);
+    let finished = finish(args, ctx, report);
     if let Some(receiver) = &receiver {
-        webhook::send(ctx, receiver, &report.json(args.pace.rate));
+        webhook::send(ctx, receiver, &result);
     }
-    finish(args, ctx, report)
+    finished
 }
 
 /// Returns the servers to replay against, at least one.
@@ -779,9 +781,12 @@ fn finish(
     let summary = report.json(args.pace.rate);
     let complete =
         !report.is_interrupted && report.source_error.is_none() && report.write_error.is_none();
+    // The result is printed, even if the run cannot be finished.
+    let mut unfinished = None;
     if let (Some(writer), Some(dir)) = (report.writer.take(), &args.run.output) {
         let finished = writer.finish(summary.clone(), complete);
-        finished.with_context(|| format!("cannot finish the run {}", dir.display()))?;
+        unfinished =
+            finished.with_context(|| format!("cannot finish the run {}", dir.display())).err();
     }
     {
         let mut out = ctx.stdout();
@@ -792,6 +797,9 @@ fn finish(
         if let (Some(dir), ReplayFormat::Table) = (&args.run.output, args.format) {
             writeln!(out, "run: {}", dir.display())?;
         }
+    }
+    if let Some(error) = unfinished {
+        return Err(error);
     }
     if let Some(error) = report.write_error.take() {
         return Err(error).context("the run is incomplete: not all outcomes could be written");

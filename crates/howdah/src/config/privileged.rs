@@ -16,6 +16,7 @@ enum Privilege {
     WritesFile,
     SendsData,
     AllowsProduction,
+    OpensControl,
 }
 
 impl Privilege {
@@ -25,6 +26,7 @@ impl Privilege {
             Self::WritesFile => "names a file or directory to write",
             Self::SendsData => "names a receiver of data",
             Self::AllowsProduction => "allows a replay in production",
+            Self::OpensControl => "lets other programs on this machine control the command",
         }
     }
 }
@@ -32,7 +34,8 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 25] = [
+const PRIVILEGED: [(&str, Privilege); 26] = [
+    ("admin", Privilege::OpensControl),
     ("allow-production", Privilege::AllowsProduction),
     ("allow-remote", Privilege::SendsData),
     ("audit-log", Privilege::WritesFile),

@@ -150,7 +150,7 @@ fn info_reports_source_of_capture() {
     let done = howdah(folder.path()).args(info).assert().success();
     let info: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
     assert_eq!(info["format"], "howdah-capture");
-    assert_eq!((&info["version"], &info["finished"]), (&json!(4), &json!(true)));
+    assert_eq!((&info["version"], &info["finished"]), (&json!(5), &json!(true)));
     assert_eq!(info["kinds"]["simple"], 3);
     assert_eq!(info["events"], events(folder.path()).len());
     assert_eq!(info["report"]["problems"][0]["samples"][0]["line"], 3);

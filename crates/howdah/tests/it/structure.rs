@@ -51,7 +51,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("logs", 3),
     ("pool", 34),
     ("pool-config", 8),
-    ("replay", 9),
     ("stats", 2),
     ("statsd", 7),
     ("top", 11),

@@ -134,8 +134,7 @@ fn expired_password_fails_later_sessions() {
     log.query(1_600, 1, "insert into t values (3)").disconnect(1_700, 1);
     std::fs::write(folder.path().join("server.log"), log.text).unwrap();
     let mut lock = AdvisoryLock::acquire(connect(&cluster, "postgres"), 5);
-    let target = format!("{}&password=app", cluster.uri("postgres").replace("postgres@", "app@"));
-    let target = target.replace("user=postgres", "user=app");
+    let target = cluster.uri("postgres").replace("postgres@", "app:app@");
     let running = ReplayProcess::start(folder.path(), "server.log", &target, &[]);
     lock.wait_for_waiter();
     control.query("alter role app valid until '2001-01-01'").unwrap();

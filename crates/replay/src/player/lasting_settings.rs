@@ -80,6 +80,11 @@ impl LastingSettings {
         self.is_pending_lost = true;
     }
 
+    /// Records that the connection was lost, and with it the open transaction.
+    pub(super) fn note_connection_lost(&mut self) {
+        self.end_transaction(false);
+    }
+
     /// Records that no transaction block is open.
     pub(super) fn note_idle(&mut self) {
         if !self.pending.is_empty() || self.is_pending_lost {
@@ -214,6 +219,10 @@ fn changes_state(sql: &[u8]) -> bool {
 /// Whether a statement is `select [pg_catalog.]set_config('name', 'value', false)`.
 fn is_lasting_set_config(sql: &[u8]) -> bool {
     let words = statement_tokens(sql);
+    // The values of parameters are not known here.
+    if Lexer::new(sql).any(|token| token.kind == TokenKind::Placeholder) {
+        return false;
+    }
     let calls = words.iter().filter(|word| word.ends_with(b"set_config")).count();
     calls == 1 && words.last().is_some_and(|word| word == b"false")
 }
@@ -293,6 +302,7 @@ mod tests {
             "set time zone 'Europe/Berlin'",
             "select set_config('App.Tenant', '7', false)",
             "select set_config('app.user', '8', true)",
+            "select set_config('app.user', $1, false)",
             "set local work_mem = '2MB'",
             "set transaction read only",
             "select 1",

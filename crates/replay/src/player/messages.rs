@@ -187,8 +187,9 @@ impl MessageWriter {
             }
             Action::Parse { statement, sql } => {
                 let prepared = PreparedText::for_event(item);
-                let request =
-                    client.parse(statement.as_bytes(), sql.as_bytes(), &prepared.types)?;
+                let text = Cow::Borrowed(sql.as_bytes());
+                let text = if statement.is_empty() { self.replaced(text) } else { text };
+                let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
                 self.statements.insert(statement.clone(), prepared);
                 Ok(request)
             }
@@ -287,6 +288,8 @@ impl MessageWriter {
         }
         let prepared = PreparedText::for_event(item);
         let text = statement_text(&item.event, &prepared.sql, client);
+        // A named statement is executed again later, when other values may have replaced these.
+        let text = if statement.is_empty() { self.replaced(text) } else { text };
         let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
         self.statements.insert(statement.clone(), prepared);
         Ok(request)

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use howdah_sql::{SqlCommand, TransactionBlock};
+use howdah_sql::{SqlCommand, TransactionBlock, split_statements};
 use howdah_traffic::{Event, Kind, Timestamp};
 
-use super::ScheduledEvent;
+use super::{ScheduledEvent, lasting_settings::may_change_state};
 use crate::pace::{Schedule, lag::LagPolicy};
 
 /// The pace of one session: how it relates to the schedule.
@@ -106,7 +106,7 @@ impl SessionPace {
             return true;
         }
         let continues = event.pipeline.is_some() && event.pipeline == self.dropped.pipeline;
-        let is_late = now.saturating_duration_since(next.scheduled) > limit;
+        let is_late = now.saturating_duration_since(next.due) > limit;
         if !(continues || is_late && is_idle && can_be_missing(event)) {
             self.dropped.pipeline = None;
             return false;
@@ -144,5 +144,10 @@ fn can_be_missing(event: &Event) -> bool {
                 | With
         )
     };
-    event.action.sql().is_some_and(|sql| is_in_list(sql.as_bytes()))
+    event.action.sql().is_some_and(|sql| {
+        let sql = sql.as_bytes();
+        split_statements(sql).all(is_in_list)
+            && !may_change_state(sql)
+            && memchr::memmem::find(sql, b"advisory").is_none()
+    })
 }

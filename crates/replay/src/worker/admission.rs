@@ -27,7 +27,10 @@ use howdah_traffic::{Event, Kind, SessionId};
 use super::{ReplayWorker, SessionSlot, SlotId, WorkerContext, unsent};
 use crate::{
     inbox::{QueueState, QueuedEvent},
-    player::{DropCause, EventEnd, LinkState, Player, ScheduledEvent, ends_transaction},
+    pace::lag::LagPolicy,
+    player::{
+        DropCause, EventEnd, LinkState, Player, PlayerSettings, ScheduledEvent, ends_transaction,
+    },
     settings::ReplayLimits,
 };
 
@@ -63,8 +66,15 @@ impl ReplayWorker {
         let (schedule, limits) = (self.shared.schedule, self.shared.limits);
         // With think times, a session may need its events long before the schedule does.
         let reads_ahead = self.shared.players.think_time.is_some();
+        // Such sessions are not late by the schedule, so that nothing can be dropped.
+        let must_wait = !may_drop(&self.shared.players);
+        let is_stalled = now.saturating_duration_since(self.progress) > STARVATION_TIMEOUT;
+        let limit = limits.backlog_bytes.saturating_mul(if is_stalled { 2 } else { 1 });
         let mut backlog = self.backlog_bytes;
         let near = |queued: &QueuedEvent| {
+            if must_wait && backlog >= limit {
+                return false;
+            }
             let near = schedule.due(queued.time) <= now + lookahead(backlog, limits)
                 || reads_ahead && backlog < limits.read_ahead_bytes;
             backlog += if near { queued.bytes } else { 0 };
@@ -130,6 +140,7 @@ impl ReplayWorker {
         let Some(player) = slot_entry.player.as_mut() else { return };
         let limit = self.shared.limits.backlog_bytes;
         if self.backlog_bytes >= limit
+            && may_drop(&self.shared.players)
             && player.is_behind(now)
             && (self.backlog_bytes >= limit.saturating_mul(2) || !releases_locks(&item.event))
         {
@@ -142,7 +153,7 @@ impl ReplayWorker {
         let idle = !player.has_queued();
         player.push(item);
         if idle {
-            if due <= now {
+            if due <= now || self.shared.players.think_time.is_some() {
                 self.play(slot);
             } else {
                 self.set_timer(slot, due);
@@ -182,6 +193,12 @@ fn has_session_without_events(shared: &WorkerContext, slots: &[SessionSlot]) -> 
     };
     shared.workers > 1
         || slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
+}
+
+/// Whether events of late sessions are dropped if too many are queued. With think times, and for
+/// sessions that stay late, an event is not late because its scheduled time has passed.
+pub(super) fn may_drop(players: &PlayerSettings) -> bool {
+    players.think_time.is_none() && players.lag != LagPolicy::Keep
 }
 
 /// Returns how far ahead of their due time events are popped: zero while the backlog is full, to

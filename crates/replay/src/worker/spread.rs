@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Instant};
 
 use howdah_traffic::SessionId;
 
-use super::{ReplayWorker, SlotId};
+use super::{ReplayWorker, SessionSlot, SlotId};
 use crate::player::{LinkState, Player};
 
 /// Maximum number of connections of one session.
@@ -61,4 +61,15 @@ impl ReplayWorker {
             self.release_slot_if_done(slot);
         }
     }
+}
+
+/// Returns the slot that gets the events of the session in `slot`, if that is another one: its next
+/// event may wait for a connection.
+pub(super) fn current_slot(
+    by_session: &hashbrown::HashMap<SessionId, SlotId>,
+    slots: &[SessionSlot],
+    slot: SlotId,
+) -> Option<SlotId> {
+    let player = slots[slot.index as usize].player.as_ref()?;
+    by_session.get(&player.id).copied().filter(|current| *current != slot)
 }

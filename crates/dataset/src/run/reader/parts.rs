@@ -68,6 +68,7 @@ fn sum<'a>(mut parts: impl Iterator<Item = &'a RunManifest>) -> RunManifest {
         sum.done += part.done;
         sum.failed += part.failed;
         sum.skipped += part.skipped;
+        sum.dropped += part.dropped;
         sum.statements += part.statements;
         sum.files += part.files;
         sum.statement_files += part.statement_files;

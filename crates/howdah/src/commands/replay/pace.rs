@@ -32,6 +32,10 @@ impl PaceArgs {
         self.order.into()
     }
 
+    fn ends_or_drops(&self) -> bool {
+        matches!(self.lag, LagPolicy::DropLate(_) | LagPolicy::Abort(_))
+    }
+
     /// Refuses options that contradict each other, or the number of targets.
     pub(super) fn check(&self, targets: usize) -> anyhow::Result<()> {
         let conflicts = [
@@ -54,6 +58,14 @@ impl PaceArgs {
             (
                 self.lag == LagPolicy::Keep && self.think_time.is_some(),
                 "--think-time already lets late sessions stay late: leave out --lag keep",
+            ),
+            (
+                self.order == OrderArg::Commit && self.ends_or_drops(),
+                "--order commit holds statements back, so that they are late: leave out --lag",
+            ),
+            (
+                self.think_time.is_some() && self.ends_or_drops(),
+                "--think-time has no schedule by which a statement is late: leave out --lag",
             ),
             (
                 self.order == OrderArg::None && self.think_time.is_some(),

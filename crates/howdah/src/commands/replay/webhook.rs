@@ -1,6 +1,9 @@
 //! `--webhook`: the result of a replay, sent as a JSON document at its end.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use howdah_http::client::HttpEndpoint;
 use serde_json::Value;
@@ -23,7 +26,8 @@ pub(super) fn receiver(url: &str) -> anyhow::Result<HttpEndpoint> {
         .map_err(|error| errors::wrong_usage(format_args!("--webhook: {error}")))
 }
 
-/// Sends the result, in several attempts. A failure is reported and does not fail the replay.
+/// Sends the result, in several attempts unless the command is interrupted. A failure is reported
+/// and does not fail the replay.
 pub(super) fn send(ctx: &CommandContext, receiver: &HttpEndpoint, result: &Value) {
     let body = result.to_string();
     let deadline = Instant::now() + TIMEOUT;
@@ -33,7 +37,8 @@ pub(super) fn send(ctx: &CommandContext, receiver: &HttpEndpoint, result: &Value
         let Err(error) = receiver.post(body.as_bytes(), deadline.min(now + ATTEMPT_TIMEOUT)) else {
             return;
         };
-        if error.is_refusal() || now + delay >= deadline {
+        let is_last = now + delay >= deadline || ctx.interrupted().load(Ordering::Relaxed);
+        if error.is_refusal() || is_last {
             let url = receiver.origin();
             ctx.report(format_args!("warning: the result was not delivered to {url}: {error}"));
             return;
