@@ -44,7 +44,7 @@ pub(crate) fn time_in_range(
 
 /// Returns a parser of the path of a capture or run: a local path, which may be written as
 /// `file://`, or the URL of an object store.
-pub(crate) fn dataset_path() -> impl TypedValueParser<Value = PathBuf> + Clone {
+pub(crate) fn dataset_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|path| {
         let Some((scheme, rest)) = path.to_str().and_then(|path| path.split_once("://")) else {
             return Ok(PathBuf::from(path));

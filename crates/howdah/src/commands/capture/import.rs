@@ -243,7 +243,7 @@ fn finish(
                 encodings: args.encoding.by_database(),
                 server,
             };
-            if let Some(manifest) = with_write_hint(dir, output.finish(origin, report))? {
+            if let Some(manifest) = with_write_hint(dir, output.finish(&origin, report))? {
                 output::report_capture(ctx, dir, &manifest);
                 output::report_kinds(ctx, &manifest);
             }

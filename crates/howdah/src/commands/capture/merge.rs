@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     bar.finish_and_clear();
     let open = output.tally().open_transactions();
-    let finished = output.finish(origin, json!({ "merged": sources }));
+    let finished = output.finish(&origin, json!({ "merged": sources }));
     if let Some(manifest) = with_write_hint(&args.output, finished)? {
         output::report_capture(ctx, &args.output, &manifest);
         output::report_kinds(ctx, &manifest);

@@ -212,19 +212,18 @@ impl CaptureOutput {
     /// Finishes the capture, if there is one. `report` is the report on the source.
     pub(super) fn finish(
         self,
-        origin: CaptureOrigin,
+        origin: &CaptureOrigin,
         report: Value,
     ) -> Result<Option<CaptureManifest>, WriteError> {
         let report = self.report(report);
         let CaptureSink::Capture { dir, settings, part, writer } = self.sink else {
             return Ok(None);
         };
-        let settings = CaptureSettings { origin: origin.clone(), ..settings };
         let mut writer = match writer {
             Some(writer) => writer,
             None => BucketWriter::create(&dir, settings, part.as_ref())?,
         };
-        writer.set_origin(&origin);
+        writer.set_origin(origin);
         writer.finish(&report).map(Some)
     }
 

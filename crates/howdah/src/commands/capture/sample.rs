@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let mut left = output.excluded_lines();
     left.extend(output.tally().open_transactions());
     let report = super::inherited_report(capture.manifest());
-    if let Some(manifest) = with_write_hint(&args.output, output.finish(origin, report))? {
+    if let Some(manifest) = with_write_hint(&args.output, output.finish(&origin, report))? {
         output::report_capture(ctx, &args.output, &manifest);
         output::report_kinds(ctx, &manifest);
     }
