@@ -73,7 +73,7 @@ impl GeneratedIds {
         let Ok(BackendMessage::DataRow(cells)) = BackendMessage::parse(frame) else { return };
         for (at, (before, now)) in first_row.iter().zip(cells).enumerate() {
             let (Some(before), Some(now)) = (before, now) else { continue };
-            let is_binary = is_binary_result(wire, at);
+            let is_binary = wire.is_binary_result(at);
             let before = GeneratedValue::from_bytes(before.as_bytes(), is_binary);
             let now = GeneratedValue::from_bytes(now, is_binary);
             let (Some(before), Some(now)) = (before, now) else { continue };
@@ -150,15 +150,6 @@ impl GeneratedIds {
 fn limit<K, V>(values: &mut HashMap<K, V>, max: usize) {
     if values.len() >= max {
         values.clear();
-    }
-}
-
-/// Whether a result column is in binary format, as far as the client requested that in Bind.
-fn is_binary_result(wire: &WireDetail, at: usize) -> bool {
-    match wire.result_formats[..] {
-        [] => false,
-        [all] => all == 1,
-        ref each => each.get(at) == Some(&1),
     }
 }
 

@@ -290,7 +290,7 @@ impl ReplayWorker {
                 PlayerStep::Connect(item) => self.connect(slot, item, now),
                 PlayerStep::Record(item, end) => {
                     let free = player.free_since;
-                    self.finish_event(unsent(item, end, now, free));
+                    self.finish_event(FinishedEvent::unsent(item, now, free, end));
                 }
                 // The captured client disconnected here: close without waiting for the server, as
                 // it did.
@@ -348,11 +348,11 @@ impl ReplayWorker {
         let Some(player) = slot_entry.player.as_ref() else { return };
         let free = player.free_since;
         let Some(request) = cancel_request_for(slot_entry) else {
-            self.finish_event(unsent(
+            self.finish_event(FinishedEvent::unsent(
                 item,
-                EventEnd::Skipped(SkipCause::NothingToCancel),
                 now,
                 free,
+                EventEnd::Skipped(SkipCause::NothingToCancel),
             ));
             return;
         };
@@ -361,7 +361,7 @@ impl ReplayWorker {
         if let Err(CancelStartError { item: Some(item), failure }) =
             begun.map_err(|refused| *refused)
         {
-            self.finish_event(unsent(item, EventEnd::Failed(failure), now, free));
+            self.finish_event(FinishedEvent::unsent(item, now, free, EventEnd::Failed(failure)));
         }
     }
 
@@ -605,19 +605,6 @@ struct GaugeShare {
     open: usize,
     in_flight: usize,
     backlog_bytes: usize,
-}
-
-fn unsent(item: ScheduledEvent, end: EventEnd, now: Instant, free: Instant) -> FinishedEvent {
-    FinishedEvent {
-        item,
-        sent: None,
-        started: None,
-        ended: now,
-        free_since: free,
-        rows: None,
-        result: None,
-        end,
-    }
 }
 
 /// Creates the outcome of an event that returns no rows and was sent as soon as possible.

@@ -130,11 +130,12 @@ pub struct CopyInData {
 impl WireDetail {
     /// Whether the value with this index, from 0, was bound in binary format.
     pub fn is_binary(&self, index: usize) -> bool {
-        match self.formats[..] {
-            [] => false,
-            [all] => all == BINARY,
-            ref each => each.get(index) == Some(&BINARY),
-        }
+        is_binary(&self.formats, index)
+    }
+
+    /// Whether the client requested the result column with this index, from 0, in binary format.
+    pub fn is_binary_result(&self, index: usize) -> bool {
+        is_binary(&self.result_formats, index)
     }
 
     /// Returns the approximate memory of the texts and lists, in bytes.
@@ -152,6 +153,16 @@ impl WireDetail {
             first_row.flatten().map(|it| it.as_ref().map_or(0, Text::len) + ENTRY_BYTES);
         let texts = settings.chain(copied).chain(arguments).chain(first_row);
         texts.sum::<usize>() + numbers * ENTRY_BYTES + messages
+    }
+}
+
+/// Whether format codes of a Bind select binary for this index: none is text for all, one is for
+/// all.
+fn is_binary(codes: &[u16], index: usize) -> bool {
+    match codes {
+        [] => false,
+        [all] => *all == BINARY,
+        each => each.get(index) == Some(&BINARY),
     }
 }
 

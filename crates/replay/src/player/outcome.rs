@@ -93,7 +93,7 @@ pub(crate) struct FinishedEvent {
 
 impl FinishedEvent {
     /// Creates the outcome of an event that ended at `now` without being sent.
-    pub(super) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
+    pub(crate) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
         Self {
             item,
             sent: None,

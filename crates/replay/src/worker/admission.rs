@@ -24,12 +24,13 @@ use std::time::{Duration, Instant};
 
 use howdah_traffic::{Event, Kind, SessionId};
 
-use super::{ReplayWorker, SessionSlot, SlotId, WorkerContext, unsent};
+use super::{ReplayWorker, SessionSlot, SlotId, WorkerContext};
 use crate::{
     inbox::{QueueState, QueuedEvent},
     pace::lag::LagPolicy,
     player::{
-        DropCause, EventEnd, LinkState, Player, PlayerSettings, ScheduledEvent, ends_transaction,
+        DropCause, EventEnd, FinishedEvent, LinkState, Player, PlayerSettings, ScheduledEvent,
+        ends_transaction,
     },
     settings::ReplayLimits,
 };
@@ -146,7 +147,12 @@ impl ReplayWorker {
         {
             let free = player.free_since;
             self.shared.note_transaction_end(&item);
-            self.finished.push(unsent(item, EventEnd::Dropped(DropCause::QueueLimit), now, free));
+            self.finished.push(FinishedEvent::unsent(
+                item,
+                now,
+                free,
+                EventEnd::Dropped(DropCause::QueueLimit),
+            ));
             return;
         }
         self.backlog_bytes += item.bytes;
