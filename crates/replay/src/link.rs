@@ -254,10 +254,15 @@ fn handle_events(
                 Reply::Rows(rows)
             }
             SessionEvent::CopyIn => Reply::CopyIn,
-            SessionEvent::Error(error) => Reply::Failed(ReplayFailure {
-                sqlstate: SqlState::new(error.sqlstate()),
-                message: Text::from(error.message()),
-            }),
+            SessionEvent::Error(error) => {
+                // Rows before the error do not belong to the next result.
+                received.count = 0;
+                received.digest = received.digest.take().map(|_| ResultDigest::default());
+                Reply::Failed(ReplayFailure {
+                    sqlstate: SqlState::new(error.sqlstate()),
+                    message: Text::from(error.message()),
+                })
+            }
             SessionEvent::Ready(status) => Reply::Ready(status),
             _ => continue,
         };
@@ -292,4 +297,44 @@ impl From<ConnectionLoss> for ReplayFailure {
         };
         Self { sqlstate: SqlState::new(code), message: Text::from(message) }
     }
+}
+
+#[test]
+fn rows_before_an_error_do_not_belong_to_the_next_result() {
+    use howdah_wire::backend::{Severity, encode as say};
+    let login = Login {
+        user: "u".to_owned(),
+        database: "d".to_owned(),
+        password: None,
+        parameters: Vec::new(),
+        channel_binding: None,
+    };
+    let mut client = ClientSession::new(login, [7; 18]);
+    client.handle_input(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I");
+    let mut received = ReceivedRows { count: 0, digest: Some(ResultDigest::default()) };
+    let mut digests = Vec::new();
+    let mut read = |client: &mut ClientSession| {
+        handle_events(client, &mut received, &mut |_: &mut ClientSession, reply| {
+            if let Reply::Result(digest) = reply {
+                digests.push(*digest);
+            }
+        })
+        .unwrap();
+    };
+    read(&mut client);
+    let row = |bytes: &mut Vec<u8>| say::data_row(bytes, [Some(&b"1"[..])].into_iter()).unwrap();
+    let mut bytes = Vec::new();
+    row(&mut bytes);
+    say::error_response(&mut bytes, say::essentials(Severity::Error, b"22012", b"no")).unwrap();
+    say::ready_for_query(&mut bytes, TransactionStatus::Idle);
+    row(&mut bytes);
+    say::command_complete(&mut bytes, b"SELECT 1").unwrap();
+    say::ready_for_query(&mut bytes, TransactionStatus::Idle);
+    client.query(b"select 1 / 0").unwrap();
+    client.query(b"select 1").unwrap();
+    client.handle_input(&bytes);
+    read(&mut client);
+    let mut expected = ResultDigest::default();
+    expected.add_row(b"\0\x01\0\0\0\x011");
+    assert_eq!(digests, [expected]);
 }
