@@ -67,10 +67,8 @@ impl Sequencer {
             Some(TransactionBlock::Closed) => drop(self.in_block.remove(&event.session)),
             None => {}
         }
-        let start = match self.busy_until.get(&event.session) {
-            Some(busy_until) => event.time.max(*busy_until),
-            None => event.time,
-        };
+        let busy_until = self.busy_until.get(&event.session);
+        let start = busy_until.map_or(event.time, |busy_until| event.time.max(*busy_until));
         let end = start + event.captured_end().saturating_since(event.time);
         if kind.is_execution() {
             self.busy_until.insert(event.session.clone(), end);

@@ -43,12 +43,9 @@ impl TargetClock {
         let mut best: Option<Self> = None;
         for _ in 0..QUERIES {
             let (sent_at, sent) = (Timestamp::now(), Instant::now());
-            let results = client.query(CLOCK_SQL)?;
+            let time = client.one_value(CLOCK_SQL)?;
             let round_trip = sent.elapsed();
-            let row = results.first().and_then(|result| result.rows.first());
-            let Some(time) = row.and_then(|row| row.text(0)?.parse::<i64>().ok()) else {
-                return Ok(None);
-            };
+            let Some(time) = time.and_then(|time| time.parse().ok()) else { return Ok(None) };
             let measured = Self::from_reply(sent_at, round_trip, Timestamp::from_micros(time));
             if best.is_none_or(|best| measured.round_trip_us < best.round_trip_us) {
                 best = Some(measured);
