@@ -36,18 +36,16 @@ use self::{
     batch::{begins_transaction, continues_batch},
     in_flight::{BatchPart, InFlightBatch},
     lasting_settings::LastingSettings,
-    messages::{BatchContext, MessageWriter, function_oid},
+    messages::{BatchContext, MessageWriter, function_oid, statement_text},
     order_hold::{OrderCheck, OrderHold},
     pacing::SessionPace,
     spread::TransactionSpread,
 };
 use crate::{
-    encoding::with_session_encoding,
     ids::{GeneratedIds, SharedIds},
     link::{ReplayFailure, Reply},
     order::{StatementOrder, is_conflict_victim},
     pace::{Schedule, lag::LagPolicy},
-    target::CLIENT_ENCODING,
     types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
@@ -497,11 +495,8 @@ impl Player {
         }
         if before != LinkSettings::Current {
             for sql in self.lasting_settings.statements() {
-                // A text that was sent once has no zero byte. Texts of logs are in the session's
-                // encoding, whatever they set.
-                let encoding = client.parameter(CLIENT_ENCODING).map(str::to_owned);
-                let sql = with_session_encoding(sql, encoding.as_deref());
-                restores |= client.query(&sql).is_ok();
+                // A text that was sent once has no zero byte.
+                restores |= client.query(sql).is_ok();
             }
         }
         if restores {
@@ -573,7 +568,7 @@ impl Player {
                     flight.failure = None;
                     return Vec::new();
                 }
-                return self.finish_batch(now);
+                return self.finish_batch(now, client);
             }
             Reply::CopyIn => self.copy_in(client),
             Reply::LoggedIn => self.on_logged_in(now),
@@ -653,7 +648,7 @@ impl Player {
     }
 
     /// Completes the batch in flight, once all its replies have arrived.
-    fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
+    fn finish_batch(&mut self, now: Instant, client: &ClientSession) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
         if let Some(failure) = &flight.failure {
             // 0A000 feature_not_supported: `cached plan must not change result type`.
@@ -679,7 +674,7 @@ impl Player {
             }
         }
         let Some(flight) = self.retry_with_types(flight) else { return Vec::new() };
-        self.note_settings(&flight);
+        self.note_settings(&flight, client);
         self.note_generated_ids(&flight);
         let free = std::mem::replace(&mut self.free_since, now);
         flight.finish(now, free)
@@ -698,7 +693,7 @@ impl Player {
     }
 
     /// Records the settings that the statements of a batch have changed.
-    fn note_settings(&mut self, flight: &InFlightBatch) {
+    fn note_settings(&mut self, flight: &InFlightBatch, client: &ClientSession) {
         for part in &flight.parts {
             let event = &part.item.event;
             let Some(sql) = event.action.sql().filter(|_| event.action.kind().is_execution())
@@ -706,7 +701,9 @@ impl Player {
                 continue;
             };
             if part.completed.is_some() || flight.failure.is_none() {
-                self.lasting_settings.note_done(sql.as_bytes());
+                self.lasting_settings.note_done(sql.as_bytes(), |sql| {
+                    statement_text(event, sql, client).into_owned()
+                });
             } else {
                 self.lasting_settings.note_failed();
             }

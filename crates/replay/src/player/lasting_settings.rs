@@ -7,6 +7,8 @@
 
 use howdah_sql::{Lexer, SqlCommand, SqlToken, TokenKind, TransactionBlock, split_statements};
 
+use super::deallocate::deallocated_name;
+
 /// Maximum size of all texts of a session. Beyond it, the oldest are removed.
 const BYTES_MAX: usize = 64 << 10;
 
@@ -51,18 +53,19 @@ impl LastingSettings {
         self.version
     }
 
-    /// Records a text that was executed without an error.
-    pub(super) fn note_done(&mut self, sql: &[u8]) {
+    /// Records a text that was executed without an error. `as_sent` returns a statement of it as it
+    /// was sent.
+    pub(super) fn note_done(&mut self, sql: &[u8], as_sent: impl Fn(&[u8]) -> Vec<u8>) {
         let single = sql.trim_ascii_end();
         let single = single.strip_suffix(b";").unwrap_or(single);
         if memchr::memchr(b';', single).is_none() {
-            self.note_statement(single);
+            self.note_statement(single, &as_sent);
         } else if split_statements(sql).any(may_matter) {
-            split_statements(sql).for_each(|statement| self.note_statement(statement));
+            split_statements(sql).for_each(|statement| self.note_statement(statement, &as_sent));
         }
     }
 
-    fn note_statement(&mut self, sql: &[u8]) {
+    fn note_statement(&mut self, sql: &[u8], as_sent: &impl Fn(&[u8]) -> Vec<u8>) {
         if !may_matter(sql) {
             return;
         }
@@ -70,7 +73,7 @@ impl LastingSettings {
             let commits = SqlCommand::from_sql(sql) == SqlCommand::Commit && !self.is_pending_lost;
             self.end_transaction(commits);
         } else if changes_state(sql) {
-            self.pending.push(sql.to_vec());
+            self.pending.push(as_sent(sql));
             remove_oldest(&mut self.pending, Vec::len);
         }
     }
@@ -87,10 +90,8 @@ impl LastingSettings {
 
     /// Records that no transaction block is open.
     pub(super) fn note_idle(&mut self) {
-        if !self.pending.is_empty() || self.is_pending_lost {
-            let commits = !self.is_pending_lost;
-            self.end_transaction(commits);
-        }
+        let commits = !self.is_pending_lost;
+        self.end_transaction(commits);
     }
 
     fn end_transaction(&mut self, commits: bool) {
@@ -107,24 +108,22 @@ impl LastingSettings {
         let words = statement_tokens(&sql);
         let word = |at: usize| words.get(at).map(|word| &word[..]).unwrap_or_default();
         let entries = &mut self.statements;
-        let is_setting = |name: &[u8]| {
-            let name = StateEntry::Setting(name.to_vec());
-            move |one: &StateStatement| one.entry == name
-        };
         match SqlCommand::from_sql(&sql) {
             SqlCommand::Reset if word(1) == b"all" => entries.retain(|one| match &one.entry {
                 StateEntry::Setting(name) => IDENTITIES.contains(&&name[..]),
                 _ => true,
             }),
             SqlCommand::Reset => {
-                let is_reset = is_setting(&setting_name(&words));
-                entries.retain(|one| !is_reset(one));
+                let entry = StateEntry::Setting(setting_name(&words));
+                entries.retain(|one| one.entry != entry);
             }
             SqlCommand::Discard if word(1) == b"all" => entries.clear(),
             SqlCommand::Deallocate => {
-                let name = if word(1) == b"prepare" { word(2) } else { word(1) };
+                let name = deallocated_name(&sql);
                 entries.retain(|one| match &one.entry {
-                    StateEntry::Prepared(prepared) => name != b"all" && *prepared != name,
+                    StateEntry::Prepared(prepared) => {
+                        name.as_ref().is_some_and(|name| *prepared != **name)
+                    }
                     _ => true,
                 });
             }
@@ -281,7 +280,7 @@ mod tests {
         for text in texts {
             match text.strip_prefix('!') {
                 Some(_) => state.note_failed(),
-                None => state.note_done(text.as_bytes()),
+                None => state.note_done(text.as_bytes(), <[u8]>::to_vec),
             }
             if let Some(block) = TransactionBlock::after(text.as_bytes()) {
                 is_open = block == TransactionBlock::Opened;
@@ -351,7 +350,8 @@ mod tests {
     fn size_is_limited() {
         let mut state = LastingSettings::default();
         for number in 0..100_000 {
-            state.note_done(format!("set app.s{number} = '{}'", "x".repeat(100)).as_bytes());
+            let sql = format!("set app.s{number} = '{}'", "x".repeat(100));
+            state.note_done(sql.as_bytes(), <[u8]>::to_vec);
             state.note_idle();
         }
         let bytes: usize = state.statements().map(<[u8]>::len).sum();

@@ -76,8 +76,11 @@ impl MessageWriter {
                 Action::Simple { sql } | Action::Copy { sql, .. } => {
                     self.prepare_unknown(event, sql, client)?;
                     self.drop_deallocated(sql);
-                    this.request =
-                        Some(client.query(&self.replaced(statement_text(event, sql, client)))?);
+                    this.request = Some(client.query(&self.replaced(statement_text(
+                        event,
+                        sql.as_bytes(),
+                        client,
+                    )))?);
                     return Ok(());
                 }
                 Action::Parse { statement, .. } => self.parse(statement, item, client)?,
@@ -287,7 +290,7 @@ impl MessageWriter {
             client.close_statement(statement.as_bytes())?;
         }
         let prepared = PreparedText::for_event(item);
-        let text = statement_text(&item.event, &prepared.sql, client);
+        let text = statement_text(&item.event, prepared.sql.as_bytes(), client);
         // A named statement is executed again later, when other values may have replaced these.
         let text = if statement.is_empty() { self.replaced(text) } else { text };
         let request = client.parse(statement.as_bytes(), &text, &prepared.types)?;
@@ -411,12 +414,12 @@ pub(super) fn function_oid(function: &Text) -> Option<u32> {
 /// another client encoding, the session's encoding replaces that.
 pub(super) fn statement_text<'a>(
     event: &Event,
-    sql: &'a Text,
+    sql: &'a [u8],
     client: &ClientSession,
 ) -> Cow<'a, [u8]> {
     match event.wire {
-        Some(_) => Cow::Borrowed(sql.as_bytes()),
-        None => encoding::with_session_encoding(sql.as_bytes(), client.parameter(CLIENT_ENCODING)),
+        Some(_) => Cow::Borrowed(sql),
+        None => encoding::with_session_encoding(sql, client.parameter(CLIENT_ENCODING)),
     }
 }
 

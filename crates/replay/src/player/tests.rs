@@ -1173,3 +1173,28 @@ fn wait_for_a_slot_is_not_the_servers() {
     fixture.player.handle_reply(Reply::LoggedIn, start + millis(120), &mut fixture.client);
     assert_eq!(fixture.player.free_since, start + millis(5));
 }
+
+#[test]
+fn restored_setting_is_the_one_that_was_sent() {
+    let sql = "set client_encoding = 'LATIN1'";
+    for (wire, restored) in [
+        // Texts of a log are in the encoding of the session, texts of the pooler in the chosen one.
+        (None, "query(set client_encoding = 'UTF8')"),
+        (Some(WireDetail::default()), "query(set client_encoding = 'LATIN1')"),
+    ] {
+        let mut fixture = PlayerFixture::connected();
+        fixture.server(&{
+            let mut bytes = Vec::new();
+            say::parameter_status(&mut bytes, b"client_encoding", b"UTF8").unwrap();
+            bytes
+        });
+        fixture.event_with(None, 0, simple(sql), wire);
+        fixture.query(1, 0, "select 1");
+        assert!(matches!(fixture.at(1), PlayerStep::Send));
+        fixture.sent();
+        fixture.complete(b"SET");
+        fixture.player.link_settings = LinkSettings::OfLogin;
+        assert!(matches!(fixture.at(1), PlayerStep::Send));
+        assert_eq!(fixture.sent(), restored);
+    }
+}

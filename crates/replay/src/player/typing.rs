@@ -94,7 +94,7 @@ impl Player {
             client.query(format!("savepoint {TRIAL_NAME}").as_bytes())?;
         }
         let text = match parts.first() {
-            Some(part) => statement_text(&part.item.event, &probe.sql, client),
+            Some(part) => statement_text(&part.item.event, probe.sql.as_bytes(), client),
             None => probe.sql.as_bytes().into(),
         };
         client.parse(name, &text, &probe.types())?;
