@@ -322,7 +322,7 @@ fn rows_before_an_error_do_not_belong_to_the_next_result() {
         .unwrap();
     };
     read(&mut client);
-    let row = |bytes: &mut Vec<u8>| say::data_row(bytes, [Some(&b"1"[..])].into_iter()).unwrap();
+    let row = |bytes: &mut Vec<u8>| say::data_row(bytes, [Some(&b"1"[..])]).unwrap();
     let mut bytes = Vec::new();
     row(&mut bytes);
     say::error_response(&mut bytes, say::essentials(Severity::Error, b"22012", b"no")).unwrap();

@@ -103,7 +103,7 @@ impl Sequencer {
 
 /// Returns how an execution changed the transaction block of its session. A statement that failed
 /// changes nothing.
-fn block_after(event: &Event) -> Option<TransactionBlock> {
+pub(crate) fn block_after(event: &Event) -> Option<TransactionBlock> {
     let sql = event.action.sql().filter(|_| !event.outcome.failed())?;
     TransactionBlock::after(sql.as_bytes())
 }

@@ -20,6 +20,14 @@ pub enum LagPolicy {
     Abort(Duration),
 }
 
+impl LagPolicy {
+    /// Whether the due times of a session's events depend on when its previous statement ended, and
+    /// not on the schedule alone: the session stays late, or has think times.
+    pub(crate) fn depends_on_previous(self, think_time: Option<f64>) -> bool {
+        self == Self::Keep || think_time.is_some()
+    }
+}
+
 /// How late a statement may be before `drop-late` without a time drops it.
 const DROP_LATE_AFTER: Duration = Duration::from_secs(1);
 

@@ -42,9 +42,8 @@ impl SessionPace {
         }
     }
 
-    /// Whether due times depend on when the previous statement of the session ended.
     fn depends_on_previous(&self) -> bool {
-        self.think_time.is_some() || self.policy == LagPolicy::Keep
+        self.policy.depends_on_previous(self.think_time)
     }
 
     /// Sets the due time of the session's next event, which is free since `free_since`.
@@ -61,11 +60,13 @@ impl SessionPace {
         let gap = next.time.saturating_since(previous_end);
         let due = match self.think_time {
             Some(factor) => free_since + gap.mul_f64(factor),
-            None => (next.scheduled + self.shift).max(free_since + schedule.replayed(gap)),
+            None => {
+                let free = free_since + schedule.replayed(gap);
+                let due = free.max(next.scheduled + self.shift);
+                self.shift = due.saturating_duration_since(next.scheduled);
+                due
+            }
         };
-        if self.think_time.is_none() {
-            self.shift = due.saturating_duration_since(next.scheduled);
-        }
         if due != next.due {
             next.postpone(due);
         }

@@ -16,6 +16,7 @@ use super::{
     in_flight::InFlightBatch,
     lasting_settings::{LastingSettings, may_change_state},
 };
+use crate::order::sequencer::block_after;
 
 /// The state of a session whose transactions may be spread over several connections.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,9 +39,8 @@ impl TransactionSpread {
         let was_in_block = self.is_in_block;
         match event.action.kind() {
             Kind::Connect | Kind::Disconnect => self.is_in_block = false,
-            kind if kind.is_execution() && !event.outcome.failed() => {
-                let block = event.action.sql().map(|sql| TransactionBlock::after(sql.as_bytes()));
-                if let Some(Some(block)) = block {
+            kind if kind.is_execution() => {
+                if let Some(block) = block_after(event) {
                     self.is_in_block = block == TransactionBlock::Opened;
                 }
             }

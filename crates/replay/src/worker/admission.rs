@@ -27,7 +27,6 @@ use howdah_traffic::{Event, Kind, SessionId};
 use super::{ReplayWorker, SessionSlot, SlotId, WorkerContext};
 use crate::{
     inbox::{QueueState, QueuedEvent},
-    pace::lag::LagPolicy,
     player::{
         DropCause, EventEnd, FinishedEvent, LinkState, Player, PlayerSettings, ScheduledEvent,
         ends_transaction,
@@ -201,10 +200,10 @@ fn has_session_without_events(shared: &WorkerContext, slots: &[SessionSlot]) -> 
         || slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
 }
 
-/// Whether events of late sessions are dropped if too many are queued. With think times, and for
-/// sessions that stay late, an event is not late because its scheduled time has passed.
+/// Whether events of late sessions are dropped if too many are queued. If due times do not depend on
+/// the schedule alone, an event is not late because its scheduled time has passed.
 pub(super) fn may_drop(players: &PlayerSettings) -> bool {
-    players.think_time.is_none() && players.lag != LagPolicy::Keep
+    !players.lag.depends_on_previous(players.think_time)
 }
 
 /// Returns how far ahead of their due time events are popped: zero while the backlog is full, to
