@@ -15,7 +15,7 @@ const QUERIES: [(u64, &str); 3] = [
     (3, "commit"),
 ];
 
-fn settings() -> RunSettings {
+pub(crate) fn settings() -> RunSettings {
     RunSettings {
         capture: "monday".to_owned(),
         target: "postgresql://app@db/shop".to_owned(),

@@ -9,14 +9,12 @@ use std::{
     process::{Command, Output},
 };
 
-use howdah_dataset::{
-    Disposition, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
-};
+use howdah_dataset::{Disposition, ReplayOutcome, ReplayRun, RunWriter, StatementInfo};
 use howdah_lab::{Cluster, skip_without_postgres};
 use howdah_traffic::{Kind, SqlState, Timestamp};
 use serde_json::{Value, json};
 
-use crate::{howdah, rehearse::client, text};
+use crate::{compare::settings, howdah, rehearse::client, text};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -182,18 +180,6 @@ fn job_equals_compare_on_replayed_runs() {
     }
     let [ours, job] = both(folder.path(), &pair);
     assert_eq!(job, ours);
-}
-
-fn settings() -> RunSettings {
-    RunSettings {
-        capture: "monday".to_owned(),
-        target: "postgresql://app@db/shop".to_owned(),
-        rate: "1".to_owned(),
-        server_version: "17.10".to_owned(),
-        started: Timestamp::from_micros(1_795_178_599_577_000),
-        overwrite: false,
-        part: None,
-    }
 }
 
 fn statement(fingerprint: u64) -> StatementInfo {

@@ -1,5 +1,6 @@
 //! Failures of the target during a replay: they are recorded, and the rest is replayed.
 
+use howdah_connect::Client;
 use howdah_lab::{Cluster, skip_without_postgres};
 
 use crate::{
@@ -59,6 +60,15 @@ fn terminated_session_reconnects_and_skips_rest_of_transaction() {
     assert_eq!(fixture.value("select min(a) || ' ' || count(*) from t"), "3 101");
 }
 
+/// Terminates the idle session whose last statement matches a pattern of LIKE.
+fn terminate_idle(client: &mut Client, pattern: &str) {
+    let terminate = format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity \
+         where query like '{pattern}' and state = 'idle'"
+    );
+    howdah_lab::wait_for("the idle session", TIMEOUT, || client.one_value(&terminate).unwrap());
+}
+
 #[test]
 fn terminated_idle_session_loses_nothing() {
     let Some(fixture) = ReplayFixture::new("terminated_idle") else { return };
@@ -74,11 +84,7 @@ fn terminated_idle_session_loses_nothing() {
     let running =
         ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &["-r", "1"]);
     lock.wait_for_waiter();
-    let terminate = "select pg_terminate_backend(pid) from pg_stat_activity \
-                     where query like 'insert into t%' and state = 'idle'";
-    howdah_lab::wait_for("the idle session", TIMEOUT, || {
-        lock.client().one_value(terminate).unwrap()
-    });
+    terminate_idle(lock.client(), "insert into t%");
     lock.release();
     let (status, messages, replayed) = running.wait();
     assert_eq!(status.code(), Some(0), "{messages}");
@@ -102,11 +108,7 @@ fn settings_of_a_terminated_session_are_restored() {
     let mut lock = AdvisoryLock::acquire(fixture.client(), 4);
     let running = ReplayProcess::start(fixture.folder.path(), "server.log", &fixture.uri(), &[]);
     lock.wait_for_waiter();
-    let terminate = "select pg_terminate_backend(pid) from pg_stat_activity \
-                     where query like 'prepare p%' and state = 'idle'";
-    howdah_lab::wait_for("the idle session", TIMEOUT, || {
-        lock.client().one_value(terminate).unwrap()
-    });
+    terminate_idle(lock.client(), "prepare p%");
     lock.release();
     let (status, messages, replayed) = running.wait();
     assert_eq!(status.code(), Some(0), "{messages}");
