@@ -200,8 +200,8 @@ fn has_session_without_events(shared: &WorkerContext, slots: &[SessionSlot]) -> 
         || slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
 }
 
-/// Whether events of late sessions are dropped if too many are queued. If due times do not depend on
-/// the schedule alone, an event is not late because its scheduled time has passed.
+/// Whether events of late sessions are dropped if too many are queued. If due times do not depend
+/// on the schedule alone, an event is not late because its scheduled time has passed.
 pub(super) fn may_drop(players: &PlayerSettings) -> bool {
     !players.lag.depends_on_previous(players.think_time)
 }
