@@ -14,6 +14,19 @@ pub struct CapturedResult {
     pub first_row: Option<Vec<Option<Text>>>,
 }
 
+impl CapturedResult {
+    /// Adds the result of the next statement of the same query, by the sum over its rows; 0 for
+    /// none.
+    pub fn append(&mut self, sum: u64) {
+        self.checksum = combined(self.checksum, sum);
+    }
+}
+
+/// Returns the checksum of several results, of which `sum` is that of the last.
+fn combined(before: u64, sum: u64) -> u64 {
+    before.rotate_left(1).wrapping_add(sum)
+}
+
 /// Maximum size of a first row that is stored.
 const FIRST_ROW_BYTES_MAX: usize = 1 << 10;
 
@@ -75,7 +88,7 @@ impl ResultDigest {
 
     /// Ends the current result.
     pub fn end_result(&mut self) {
-        self.ended = self.ended.rotate_left(1).wrapping_add(std::mem::take(&mut self.sum));
+        self.ended = combined(self.ended, std::mem::take(&mut self.sum));
     }
 
     /// Returns the checksum of the results that have ended.

@@ -430,6 +430,10 @@ impl SessionDecoder {
 }
 
 impl PendingRequest {
+    fn new(kind: AwaitedReply, event: Option<Box<Event>>, arrived: u64) -> Self {
+        Self { kind, event, arrived, messages: None, is_result_lost: false }
+    }
+
     fn is_sync(&self) -> bool {
         matches!(self.kind, AwaitedReply::Sync)
     }

@@ -122,13 +122,7 @@ impl SessionDecoder {
             }
             _ => (AwaitedReply::Other, None),
         };
-        self.pending.push_back(PendingRequest {
-            kind,
-            event,
-            arrived: now,
-            messages: None,
-            is_result_lost: false,
-        });
+        self.pending.push_back(PendingRequest::new(kind, event, now));
     }
 
     /// Handles a message whose body was not recorded, or only its start, `front`.
@@ -192,13 +186,7 @@ impl SessionDecoder {
             self.has_begun_pipeline = true;
             self.messages.discard_pipeline();
         }
-        self.pending.push_back(PendingRequest {
-            kind,
-            event: None,
-            arrived: now,
-            messages: None,
-            is_result_lost: false,
-        });
+        self.pending.push_back(PendingRequest::new(kind, None, now));
     }
 
     fn sync(&mut self, now: u64, context: &mut DecodeContext<'_>) {
@@ -215,13 +203,7 @@ impl SessionDecoder {
         context.tally.too_long += u64::from(!self.messages.add_sync(last));
         self.emit_held(context);
         let kind = AwaitedReply::Sync;
-        self.pending.push_back(PendingRequest {
-            kind,
-            event: None,
-            arrived: now,
-            messages: None,
-            is_result_lost: false,
-        });
+        self.pending.push_back(PendingRequest::new(kind, None, now));
     }
 
     fn parse(

@@ -34,7 +34,7 @@ impl PendingRequest {
         }
         let sum = result.as_ref().and_then(|result| result.checksum).unwrap_or(0);
         if let Some(before) = &mut wire.result {
-            before.checksum = before.checksum.rotate_left(1).wrapping_add(sum);
+            before.append(sum);
         } else if let Some(result) = result {
             let first_row = generates.then(|| row_values(&result.first_row)).flatten();
             wire.result = Some(CapturedResult { checksum: sum, first_row });
