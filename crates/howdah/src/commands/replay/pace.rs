@@ -18,7 +18,7 @@ pub(super) struct PaceArgs {
     /// Order of statements
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     order: OrderArg,
-    /// Treatment of late sessions: keep, skip-think, drop-late[>TIME] or abort>TIME
+    /// Treatment of late sessions: keep, skip-think, drop-late, drop-late>TIME or abort>TIME
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub(super) lag: LagPolicy,
     /// Let statements follow the previous one of their session after the captured time between
