@@ -4,6 +4,7 @@
 //! group of it, and [`TableRows`] streams all row groups of several files. Each row type defines
 //! its columns with [`TableRecord`].
 
+mod group_encoder;
 mod guard;
 mod reader;
 mod writer;

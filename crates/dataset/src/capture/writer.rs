@@ -1,6 +1,6 @@
 //! [`CaptureWriter`]: writes a capture.
 
-use std::{borrow::Borrow, path::Path, time::Duration};
+use std::{borrow::Borrow, num::NonZero, path::Path, thread, time::Duration};
 
 use howdah_traffic::{Event, EventRef, Timestamp};
 
@@ -60,6 +60,10 @@ pub struct CaptureWriter {
     file_time: Option<Duration>,
 }
 
+/// Maximum number of threads that encode a file. With more, the time to read the events is the
+/// limit.
+const THREADS_MAX: NonZero<usize> = NonZero::new(4).unwrap();
+
 /// A capture whose last files may still be on their way to a store.
 pub(super) struct ClosedCapture {
     folder: Folder,
@@ -103,9 +107,12 @@ impl CaptureWriter {
         limits: BufferLimits,
     ) -> Result<Self, WriteError> {
         folder.write_manifest(&manifest, 0)?;
+        let mut table = TableWriter::new(DatasetKind::Capture);
+        let processors = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+        table.set_threads(processors.min(THREADS_MAX));
         Ok(Self {
             folder,
-            table: TableWriter::new(DatasetKind::Capture),
+            table,
             rows: EventColumns::new(),
             fill: FillLevel::new(limits),
             latest_on_disk: None,
@@ -169,9 +176,11 @@ impl CaptureWriter {
 
     /// Sets the bytes of text after which a file is finished, at most the default of 64 MiB, and
     /// the age of its first event at which [`Self::finish_file_if_due`] finishes it. Events are
-    /// then written only once, but a crash loses those that are not in a finished file.
+    /// then written only once, but a crash loses those that are not in a finished file. For live
+    /// captures, which also leave the other processors to the work that they record.
     pub fn limit_files(&mut self, bytes: usize, time: Duration) {
         self.fill.limit_bytes(bytes);
+        self.table.set_threads(NonZero::<usize>::MIN);
         self.file_time = Some(time);
     }
 

@@ -74,7 +74,7 @@ impl<'a> GroupWriter<'a> {
 
     /// Writes a column where every row is null.
     pub(crate) fn nulls(&mut self) -> Result<(), ParquetError> {
-        let (column, leaf) = self.next()?;
+        let (_, leaf) = self.next()?;
         let mut body = Vec::new();
         for max in [leaf.max_rep_level(), leaf.max_def_level()] {
             write_level_run(&mut body, max as u32, 0, self.rows);
@@ -82,11 +82,13 @@ impl<'a> GroupWriter<'a> {
         let mut pages = ChunkBuilder::new(self.packer, leaf.clone());
         pages.data(&body, self.rows, Encoding::PLAIN)?;
         let nulls = Some(self.rows as u64);
-        let statistics = column.has_statistics().then(|| match leaf.physical_type() {
+        // A reader skips the column because of them.
+        let statistics = match leaf.physical_type() {
             Type::INT64 => Statistics::int64(None, None, None, nulls, false),
+            Type::INT32 => Statistics::int32(None, None, None, nulls, false),
             _ => Statistics::byte_array(None, None, None, nulls, false),
-        });
-        let chunk = pages.finish(self.rows, statistics)?;
+        };
+        let chunk = pages.finish(self.rows, Some(statistics))?;
         self.append_chunk(chunk)
     }
 

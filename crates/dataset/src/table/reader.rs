@@ -9,10 +9,15 @@ use std::{
     vec,
 };
 
+use arrow_array::{Array as _, ArrayRef, RecordBatch, new_null_array};
+use arrow_schema::{ArrowError, DataType, SchemaRef};
 use parquet::{
-    arrow::arrow_reader::{
-        ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-        ParquetRecordBatchReaderBuilder,
+    arrow::{
+        ProjectionMask,
+        arrow_reader::{
+            ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+            ParquetRecordBatchReaderBuilder,
+        },
     },
     errors::ParquetError,
     file::{
@@ -21,7 +26,9 @@ use parquet::{
     },
 };
 
-use super::{FORMAT_KEY, TableRecord, VERSION_KEY, guard::catch_decoder_panics};
+use super::{
+    FORMAT_KEY, TableRecord, VERSION_KEY, guard::catch_decoder_panics, writer::WRITTEN_BY,
+};
 use crate::{
     columns::decoded_schema,
     error::{Corruption, ReadError},
@@ -103,18 +110,75 @@ impl<R: TableRecord> TableFile<R> {
     pub(crate) fn read(&self, group: usize) -> Result<GroupRows<R>, ReadError> {
         let rows = self.footer.metadata().row_group(group).num_rows();
         let file = self.open_group(group)?;
-        let reader = catch_decoder_panics(&self.path, || {
-            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone())
-                .with_row_groups(vec![group])
-                .with_batch_size(BATCH_ROWS)
-                .build()
+        let schema = self.footer.schema();
+        let (reader, columns) = catch_decoder_panics(&self.path, || {
+            let decoded = self.columns_with_values(group);
+            let columns = FilledColumns::new(schema.clone(), &decoded);
+            let roots = ProjectionMask::roots(self.footer.parquet_schema(), decoded);
+            let reader =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.footer.clone())
+                    .with_row_groups(vec![group])
+                    .with_batch_size(BATCH_ROWS)
+                    .with_projection(roots)
+                    .build()?;
+            Ok((reader, columns))
         })?;
         Ok(GroupRows {
             path: Arc::clone(&self.path),
             rows_left: usize::try_from(rows).unwrap_or(0),
             reader: Some(reader),
+            columns,
             decoded: Vec::new().into_iter(),
         })
+    }
+
+    /// Returns the indexes of the columns that have values in a row group, as far as the footer
+    /// tells. Most columns are empty, and decoding one takes as long as if it had values.
+    fn columns_with_values(&self, group: usize) -> Vec<usize> {
+        let metadata = self.footer.metadata();
+        let is_own = metadata
+            .file_metadata()
+            .created_by()
+            .is_some_and(|writer| writer.starts_with(WRITTEN_BY));
+        let group = metadata.row_group(group);
+        let rows = u64::try_from(group.num_rows()).ok();
+        let with_values = group.columns().iter().enumerate().filter_map(|(leaf, chunk)| {
+            let index = self.footer.parquet_schema().get_column_root_idx(leaf);
+            let field = self.footer.schema().field(index);
+            // Other programs may count an empty list as null.
+            let is_reliable = is_own || !matches!(field.data_type(), DataType::List(_));
+            let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
+            let is_null = field.is_nullable() && is_reliable && nulls.is_some() && nulls == rows;
+            (!is_null).then_some(index)
+        });
+        with_values.collect()
+    }
+}
+
+/// The columns of a row group, of which those without values are not decoded.
+struct FilledColumns {
+    schema: SchemaRef,
+    /// For each column, [`BATCH_ROWS`] nulls; `None` if the column is decoded.
+    nulls: Vec<Option<ArrayRef>>,
+}
+
+impl FilledColumns {
+    fn new(schema: SchemaRef, decoded: &[usize]) -> Self {
+        let nulls = schema.fields().iter().enumerate().map(|(index, field)| {
+            let is_decoded = decoded.contains(&index);
+            (!is_decoded).then(|| new_null_array(field.data_type(), BATCH_ROWS))
+        });
+        Self { nulls: nulls.collect(), schema }
+    }
+
+    /// Returns the batch with all columns.
+    fn fill(&self, decoded: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let mut decoded_columns = decoded.columns().iter();
+        let columns = self.nulls.iter().filter_map(|nulls| match nulls {
+            Some(nulls) => Some(nulls.slice(0, decoded.num_rows())),
+            None => decoded_columns.next().cloned(),
+        });
+        RecordBatch::try_new(self.schema.clone(), columns.collect())
     }
 }
 
@@ -162,13 +226,17 @@ pub(crate) struct GroupRows<R> {
     rows_left: usize,
     /// The decoder. Dropped as soon as the last batch is decoded, which closes the file.
     reader: Option<ParquetRecordBatchReader>,
+    columns: FilledColumns,
     decoded: vec::IntoIter<R>,
 }
 
 impl<R: TableRecord> GroupRows<R> {
     fn decode_batch(&mut self) -> Option<Result<(), ReadError>> {
         let reader = self.reader.as_mut()?;
-        let batch = match catch_decoder_panics(&self.path, || Ok(reader.next().transpose()?)) {
+        let batch = match catch_decoder_panics(&self.path, || {
+            let batch = reader.next().transpose()?;
+            Ok(batch.map(|batch| self.columns.fill(&batch)).transpose()?)
+        }) {
             Ok(Some(batch)) => batch,
             Ok(None) => {
                 self.reader = None;

@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write},
     marker::PhantomData,
+    num::NonZero,
     sync::Arc,
 };
 
@@ -21,9 +22,8 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
-use super::{Columnar, Encode, FORMAT_KEY, TableRecord, VERSION_KEY};
+use super::{Columnar, Encode, FORMAT_KEY, TableRecord, VERSION_KEY, group_encoder::GroupEncoder};
 use crate::{
-    chunk::{GroupWriter, PageCompressor},
     columns::{StoredType, stored_schema},
     error::WriteError,
     folder::Folder,
@@ -37,6 +37,8 @@ pub(crate) struct TableWriter<R> {
     schema: SchemaRef,
     properties: WriterProperties,
     files: u32,
+    /// Number of threads that encode rows buffered by column.
+    threads: NonZero<usize>,
     rows: PhantomData<fn(R)>,
 }
 
@@ -46,8 +48,14 @@ impl<R: TableRecord> TableWriter<R> {
             schema: stored_schema(R::COLUMNS),
             properties: properties::<R>(kind),
             files: 0,
+            threads: NonZero::<usize>::MIN,
             rows: PhantomData,
         }
+    }
+
+    /// Sets the number of threads that encode rows buffered by column.
+    pub(crate) fn set_threads(&mut self, threads: NonZero<usize>) {
+        self.threads = threads;
     }
 
     /// Returns the number of finished files.
@@ -88,7 +96,7 @@ impl<R: TableRecord> TableWriter<R> {
     pub(crate) fn write_columns<'a>(
         &self,
         folder: &Folder,
-        rows: &impl Columnar,
+        rows: &(impl Columnar + Sync),
         groups: impl Iterator<Item = &'a [u32]>,
         files_kept: u32,
     ) -> Result<(), WriteError> {
@@ -145,8 +153,8 @@ impl<R: TableRecord> TableWriter<R> {
     fn encode_columns<'a>(
         &self,
         file: &mut (dyn Write + Send),
-        rows: &impl Columnar,
-        mut groups: impl Iterator<Item = &'a [u32]>,
+        rows: &(impl Columnar + Sync),
+        groups: impl Iterator<Item = &'a [u32]>,
     ) -> Result<(), EncodeFailure> {
         let sink = ErrorTrackingFile { file, failure: None };
         let properties = Arc::new(self.properties.clone());
@@ -154,19 +162,13 @@ impl<R: TableRecord> TableWriter<R> {
             ArrowSchemaConverter::new().convert(&self.schema).map_err(EncodeFailure::Encode)?;
         let mut writer = SerializedFileWriter::new(sink, schema.root_schema_ptr(), properties)
             .map_err(EncodeFailure::Encode)?;
-        let result = PageCompressor::new().and_then(|mut packer| {
-            groups.try_for_each(|group| {
+        let encoder = GroupEncoder::new(rows, R::COLUMNS, schema.columns(), self.threads);
+        let result = encoder.and_then(|mut encoder| {
+            encoder.encode(groups, |group| {
                 let mut to = writer.next_row_group()?;
-                let mut append =
-                    |bytes: Vec<u8>, close| to.append_column(&Bytes::from(bytes), close);
-                let mut columns = GroupWriter::new(
-                    R::COLUMNS,
-                    schema.columns(),
-                    group.len(),
-                    &mut packer,
-                    &mut append,
-                );
-                rows.encode(group, &mut columns)?;
+                for (bytes, close) in group {
+                    to.append_column(&Bytes::from(bytes), close)?;
+                }
                 to.close().map(drop)
             })
         });
@@ -228,7 +230,7 @@ fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
         Some(SortingColumn { column_idx, descending: false, nulls_first: false })
     });
     let mut properties = WriterProperties::builder()
-        .set_created_by(format!("howdah {HOWDAH_VERSION}"))
+        .set_created_by(format!("{WRITTEN_BY}{HOWDAH_VERSION}"))
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(None)
         .set_data_page_size_limit(PAGE_BYTES)
@@ -253,6 +255,9 @@ fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     }
     properties.build()
 }
+
+/// The start of the name of the program that a file says it was written by.
+pub(super) const WRITTEN_BY: &str = "howdah ";
 
 /// Number of rows encoded at once. Each column visits all of these rows, so they should fit into
 /// the processor's caches.
