@@ -95,7 +95,7 @@ fn conversations(path: &Path) -> Result<BTreeMap<Vec<String>, usize>, Box<dyn st
     let mut sessions: BTreeMap<String, Vec<Event>> = BTreeMap::new();
     for event in capture.events() {
         let event = event?;
-        sessions.entry(event.session.to_string()).or_default().push(event);
+        sessions.entry(event.session.to_string()).or_default().push(*event);
     }
     let mut conversations = BTreeMap::new();
     for events in sessions.values() {

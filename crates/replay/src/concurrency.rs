@@ -1,6 +1,7 @@
 //! An estimate of the sessions of a capture, made before it is replayed.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
@@ -31,8 +32,8 @@ impl ConcurrencyEstimate {
     /// Counts the sessions in the first thousand events, and in those that can be read before
     /// `timeout` has passed. Stops early at an event that cannot be read, which the replay will
     /// report, and at a hundred thousand open sessions.
-    pub fn from_events<E>(
-        events: impl Iterator<Item = Result<Event, E>>,
+    pub fn from_events<T: Borrow<Event>, E>(
+        events: impl Iterator<Item = Result<T, E>>,
         timeout: Duration,
     ) -> Self {
         const EVENTS_MIN: usize = 1_000;
@@ -43,6 +44,7 @@ impl ConcurrencyEstimate {
         let mut open: HashSet<SessionId> = HashSet::new();
         for (number, event) in events.enumerate() {
             let Ok(event) = event else { return estimate };
+            let event: &Event = event.borrow();
             let late =
                 number >= EVENTS_MIN && number % CHECK_EVERY_N == 0 && start.elapsed() > timeout;
             if late || open.len() >= SESSIONS_MAX {
@@ -51,8 +53,8 @@ impl ConcurrencyEstimate {
             if event.action.kind() == Kind::Disconnect {
                 open.remove(&event.session);
             } else if !open.contains(&event.session) {
-                is_complete &= estimate.count(&event);
-                open.insert(event.session);
+                is_complete &= estimate.count(event);
+                open.insert(event.session.clone());
                 estimate.open_max = estimate.open_max.max(open.len());
             }
         }

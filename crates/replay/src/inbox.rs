@@ -11,7 +11,7 @@ use crate::order::OrderPosition;
 /// An event queued for a worker.
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
-    pub(crate) event: Event,
+    pub(crate) event: Box<Event>,
     /// The event's captured time, without idle times that are left out.
     pub(crate) time: Timestamp,
     /// Approximate memory that the event holds, in bytes.

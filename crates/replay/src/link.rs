@@ -1,6 +1,6 @@
 //! One connection to the target: a [`Stream`] that carries the messages of a [`ClientSession`].
 
-use std::io;
+use std::{io, time::Instant};
 
 use howdah_connect::{AuthFilter, LoginError};
 use howdah_net::{Dialer, Received, Stream};
@@ -132,14 +132,15 @@ impl Link {
         self.client()?.cancel_key().map(CancelKey::process_id)
     }
 
-    /// Transfers bytes in both directions and passes replies to `on_reply`. Returns when the socket
+    /// Transfers bytes in both directions and passes replies to `on_reply`, each with the time at
+    /// which its end was received. Returns when the socket
     /// is drained or the read limit is reached, so that a large result does not delay other
     /// sessions.
     pub(crate) fn pump(
         &mut self,
         buffer: &mut [u8],
         logins: &Logins,
-        mut on_reply: impl FnMut(&mut ClientSession, Reply),
+        mut on_reply: impl FnMut(&mut ClientSession, Reply, Instant),
     ) -> Result<PumpResult, ConnectionLoss> {
         if let LinkPhase::Connecting(login) = &mut self.phase {
             if !self.stream.open().map_err(ConnectionLoss::Io)? {
@@ -163,6 +164,7 @@ impl Link {
             let sent = flush(&mut self.stream, client);
             let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
+                let now = Instant::now();
                 let handled = input.handle(&buffer[..some], client);
                 handle_events(client, rows, &mut |client: &mut ClientSession, reply| {
                     match &reply {
@@ -170,7 +172,7 @@ impl Link {
                         Reply::Ready(_) => self.last_error = None,
                         _ => {}
                     }
-                    on_reply(client, reply);
+                    on_reply(client, reply, now);
                 })?;
                 handled.map_err(ConnectionLoss::Protocol)?;
             }

@@ -9,11 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hashbrown::HashMap;
 use howdah_dataset::{
     Disposition, ReplayOutcome, ResultCheck, RunWriter, StatementInfo, WriteError,
 };
 use howdah_sql::{Fingerprint, Fingerprinter};
-use howdah_stats::Percentiles;
+use howdah_stats::{Counter, Percentiles};
 use howdah_traffic::{Action, CapturedOutcome, Event, Kind, Timestamp};
 
 use crate::{
@@ -160,6 +161,8 @@ pub(crate) struct OutcomeWriter {
     /// Number of the latest change of the schedule that `schedule` has.
     pace_version: u64,
     metrics: Metrics,
+    /// The counters of ended events that were needed so far, by kind and outcome.
+    ended: HashMap<(Kind, &'static str), Counter>,
     /// See [`ReplaySettings::checks_results`](crate::ReplaySettings::checks_results).
     checks_results: bool,
     fingerprinter: Fingerprinter,
@@ -183,6 +186,7 @@ impl OutcomeWriter {
             pace,
             pace_version: 0,
             metrics,
+            ended: HashMap::new(),
             checks_results,
             fingerprinter: Fingerprinter::default(),
             described: HashSet::new(),
@@ -254,7 +258,9 @@ impl OutcomeWriter {
                 "dropped"
             }
         };
-        self.metrics.ended(kind.as_str(), word).add(1);
+        let metrics = &self.metrics;
+        let counter = self.ended.entry((kind, word));
+        counter.or_insert_with(|| metrics.ended(kind.as_str(), word)).add(1);
         if !matches!(one.end, EventEnd::Skipped(SkipCause::Interrupted)) {
             self.metrics.ended_position.set(event.time.as_micros() as f64 / 1e6);
             let (first, last) = self.tally.played.get_or_insert((event.time, event.time));

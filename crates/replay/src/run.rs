@@ -143,17 +143,17 @@ impl Replay {
     ///
     /// See [`StartError`]. No event has been sent, except if a worker could no longer wait for its
     /// sockets.
-    pub fn run<E: Into<EventSourceError>>(
+    pub fn run<T: Into<Box<Event>>, E: Into<EventSourceError>>(
         self,
-        mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
+        mut events: impl Iterator<Item = Result<T, E>> + Send + 'static,
     ) -> Result<ReplayReport, StartError> {
         let targets = self.targets.iter().map(|it| SessionTarget::new(it, &self.settings));
         let targets = targets.collect::<Result<Arc<[_]>, _>>()?;
         let Some(first) = self.targets.first() else { return Err(StartError::NoTarget) };
-        let opening = match events.next() {
+        let opening: Box<Event> = match events.next() {
             None => return Err(StartError::NoEvents),
             Some(Err(error)) => return Err(StartError::Source(error.into())),
-            Some(Ok(event)) => event,
+            Some(Ok(event)) => event.into(),
         };
         let soon = Instant::now() + START_DELAY;
         let origin = self.start.and_then(|start| start.origin).unwrap_or(opening.time);
@@ -226,14 +226,14 @@ struct InputSettings {
     idle_max: Option<Duration>,
 }
 
-fn play<E: Into<EventSourceError>>(
+fn play<T: Into<Box<Event>>, E: Into<EventSourceError>>(
     shared: WorkerContext,
     outcome_writer: OutcomeWriter,
     outcomes: Receiver<Vec<FinishedEvent>>,
     input: InputSettings,
     machine: MachineMonitor,
-    opening: Event,
-    events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
+    opening: Box<Event>,
+    events: impl Iterator<Item = Result<T, E>> + Send + 'static,
 ) -> Result<ReplayReport, StartError> {
     let mut workers = Vec::with_capacity(shared.workers);
     for _ in 0..shared.workers {
@@ -349,11 +349,12 @@ struct InputEnd {
 }
 
 impl Dispatcher {
-    fn run<E: Into<EventSourceError>>(
+    fn run<T: Into<Box<Event>>, E: Into<EventSourceError>>(
         mut self,
-        opening: Event,
-        events: impl Iterator<Item = Result<Event, E>>,
+        opening: Box<Event>,
+        events: impl Iterator<Item = Result<T, E>>,
     ) {
+        let events = events.map(|event| event.map(Into::into));
         for event in std::iter::once(Ok(opening)).chain(events) {
             match event {
                 Ok(event) => {
@@ -377,7 +378,7 @@ impl Dispatcher {
 
     /// Sends an event to the worker of its session. Returns false if that worker accepts no more
     /// events.
-    fn dispatch(&mut self, event: Event) -> bool {
+    fn dispatch(&mut self, event: Box<Event>) -> bool {
         let skipped_before = self.idle.skipped();
         let time = self.idle.scheduled_time(&event);
         if self.idle.skipped() > skipped_before {

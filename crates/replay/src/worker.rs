@@ -138,6 +138,8 @@ pub(crate) struct ReplayWorker {
     /// This worker's contribution to the gauges, as last reported.
     gauge_share: GaugeShare,
     buffer: Box<[u8]>,
+    /// Events that ended in one call of [`Self::receive`]; empty between two calls.
+    ended: Vec<FinishedEvent>,
 }
 
 impl ReplayWorker {
@@ -164,6 +166,7 @@ impl ReplayWorker {
             stats: WorkerStats::default(),
             gauge_share: GaugeShare::default(),
             buffer: vec![0; 64 * 1024].into(),
+            ended: Vec::new(),
         }
     }
 
@@ -327,7 +330,7 @@ impl ReplayWorker {
     fn connect(&mut self, slot: SlotId, item: Option<ScheduledEvent>, now: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
         let Some(player) = slot_entry.player.as_mut() else { return };
-        let event = item.as_ref().map(|item| &item.event).or_else(|| player.next_event());
+        let event = item.as_ref().map(|item| &*item.event).or_else(|| player.next_event());
         let Some(event) = event else { return };
         let event = [&*event.user, &event.database, &event.application];
         let target = &self.shared.targets[slot_entry.target];
@@ -397,23 +400,23 @@ impl ReplayWorker {
         else {
             return;
         };
-        let mut ended = Vec::new();
+        let mut ended = std::mem::take(&mut self.ended);
         let mut has_logged_in = false;
         let was_busy = player.is_busy();
         let logins = &self.shared.targets[slot_entry.target].logins;
-        let pumped = link.pump(&mut self.buffer, logins, |client, reply| {
+        let pumped = link.pump(&mut self.buffer, logins, |client, reply, received_at| {
             has_logged_in |= matches!(reply, Reply::LoggedIn);
-            // The clock is read for each reply, because a large reply may take long to arrive.
-            ended.extend(player.handle_reply(reply, Instant::now(), client));
+            player.handle_reply(reply, received_at, client, &mut ended);
         });
         let now = Instant::now();
         if was_busy && !player.is_busy() {
             self.stats.in_flight -= 1;
             self.progress = now;
         }
-        for one in ended {
+        for one in ended.drain(..) {
             self.finish_event(one);
         }
+        self.ended = ended;
         if has_logged_in {
             self.on_logged_in(slot, now);
         }

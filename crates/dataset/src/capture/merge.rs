@@ -8,7 +8,7 @@
 
 use std::{
     cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
+    collections::{BinaryHeap, binary_heap::PeekMut},
     mem,
     ops::Range,
     path::PathBuf,
@@ -88,40 +88,32 @@ impl EventMerge {
             return Err(error);
         }
         loop {
-            match self.sources.pop() {
-                None => return Ok(None),
-                Some(Reverse(MergeSource::File { origin, path, in_memory, .. })) => {
+            let Some(mut first) = self.sources.peek_mut() else { return Ok(None) };
+            if let Reverse(MergeSource::Open(open)) = &mut *first {
+                match open.rest.next().transpose() {
+                    // Usually, the row group stays the first one, and the heap is not changed.
+                    Ok(Some(after)) => {
+                        return Ok(Some((open.origin.0, mem::replace(&mut open.next, after))));
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.pending_error = Some(error),
+                }
+            }
+            match PeekMut::pop(first).0 {
+                MergeSource::File { origin, path, in_memory, .. } => {
                     let file = TableFile::open(&path, DatasetKind::Capture)?;
                     self.add_groups(origin, &Arc::new(file.in_memory(in_memory)));
                 }
-                Some(Reverse(MergeSource::Group { origin, file, group, .. })) => {
+                MergeSource::Group { origin, file, group, .. } => {
                     let mut rest = file.read(group)?;
                     if let Some(next) = rest.next().transpose()? {
                         let open = Box::new(OpenGroup { origin, next, rest });
                         self.sources.push(Reverse(MergeSource::Open(open)));
                     }
                 }
-                Some(Reverse(MergeSource::Open(open))) => {
-                    return Ok(Some((open.origin.0, self.step(open))));
-                }
+                // This is its last event, or the last that can be read.
+                MergeSource::Open(open) => return Ok(Some((open.origin.0, open.next))),
             }
-        }
-    }
-
-    /// Takes the next event of a row group, and puts the row group back into the heap, unless it is
-    /// exhausted or cannot be read further.
-    fn step(&mut self, mut open: Box<OpenGroup>) -> StoredEvent {
-        match open.rest.next() {
-            Some(Ok(after)) => {
-                let event = mem::replace(&mut open.next, after);
-                self.sources.push(Reverse(MergeSource::Open(open)));
-                event
-            }
-            Some(Err(error)) => {
-                self.pending_error = Some(error);
-                open.next
-            }
-            None => open.next,
         }
     }
 
@@ -174,7 +166,7 @@ impl Events {
 }
 
 impl Iterator for Events {
-    type Item = Result<Event, ReadError>;
+    type Item = Result<Box<Event>, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -189,7 +181,7 @@ impl Iterator for Events {
                 }
                 Some(range) if event.time < range.start => {}
                 _ if !self.share.contains(&event.session) => {}
-                _ => return Some(Ok(*event)),
+                _ => return Some(Ok(event)),
             }
         }
     }

@@ -181,11 +181,14 @@ impl<'a> ParameterListReader<'a> {
         if self.readable.is_null(row) {
             return Ok(None);
         }
-        let texts = self.readable.value(row);
-        let texts = texts.as_string::<i32>();
-        let mut parameters: Vec<Parameter> = texts
-            .iter()
-            .map(|text| text.map_or(Parameter::Null, |text| Parameter::Value(text.into())))
+        let texts = self.readable.values().as_string::<i32>();
+        let offsets = self.readable.value_offsets();
+        let mut parameters: Vec<Parameter> = (offsets[row]..offsets[row + 1])
+            .map(|index| {
+                let index = index as usize; // Arrow's offsets are not negative.
+                let text = texts.is_valid(index).then(|| texts.value(index));
+                text.map_or(Parameter::Null, |text| Parameter::Value(text.into()))
+            })
             .collect();
         self.restore_bytes(row, &mut parameters)?;
         self.restore_truncated(row, &mut parameters)?;

@@ -134,7 +134,7 @@ impl<R: TableRecord> TableFile<R> {
 
     /// Returns the indexes of the columns that have values in a row group, as far as the footer
     /// tells. Most columns are empty, and decoding one takes as long as if it had values.
-    fn columns_with_values(&self, group: usize) -> Vec<usize> {
+    pub(super) fn columns_with_values(&self, group: usize) -> Vec<usize> {
         let metadata = self.footer.metadata();
         let is_own = metadata
             .file_metadata()

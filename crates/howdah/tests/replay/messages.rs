@@ -195,7 +195,7 @@ fn conversations(capture: &Capture) -> BTreeMap<Vec<String>, usize> {
     let mut sessions: BTreeMap<String, Vec<Event>> = BTreeMap::new();
     for event in capture.events() {
         let event = event.unwrap();
-        sessions.entry(event.session.to_string()).or_default().push(event);
+        sessions.entry(event.session.to_string()).or_default().push(*event);
     }
     let mut conversations = BTreeMap::new();
     for events in sessions.values() {

@@ -93,12 +93,12 @@ impl InFlightBatch {
         }
     }
 
-    pub(super) fn finish(self, now: Instant, free: Instant) -> Vec<FinishedEvent> {
+    /// Adds the outcomes of the batch's events to `finished`.
+    pub(super) fn finish(self, now: Instant, free: Instant, finished: &mut Vec<FinishedEvent>) {
         let Self { parts, sent, failure, .. } = self;
         let executes = |part: &BatchPart| part.item.event.action.kind().is_execution();
         let last = parts.iter().rposition(executes);
         let mut begun = sent;
-        let mut finished = Vec::with_capacity(parts.len());
         for (at, part) in parts.into_iter().enumerate() {
             let execution = executes(&part);
             let is_done = part.completed.is_some() || failure.is_none();
@@ -122,7 +122,6 @@ impl InFlightBatch {
                 begun = ended;
             }
         }
-        finished
     }
 }
 

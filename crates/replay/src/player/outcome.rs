@@ -9,7 +9,7 @@ use crate::{link::ReplayFailure, order::OrderPosition};
 /// An event with its due time.
 #[derive(Debug)]
 pub(crate) struct ScheduledEvent {
-    pub(crate) event: Event,
+    pub(crate) event: Box<Event>,
     /// The event's captured time, without idle times that are left out.
     pub(crate) time: Timestamp,
     /// When the event is due by the schedule.
@@ -34,7 +34,7 @@ pub(crate) struct ScheduledEvent {
 }
 
 impl ScheduledEvent {
-    pub(crate) fn new(event: Event, due: Instant, here: Instant, bytes: usize) -> Self {
+    pub(crate) fn new(event: Box<Event>, due: Instant, here: Instant, bytes: usize) -> Self {
         Self {
             time: event.time,
             event,

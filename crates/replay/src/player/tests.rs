@@ -94,7 +94,7 @@ impl PlayerFixture {
             pipeline,
             wire: wire.map(Box::new),
         };
-        let item = ScheduledEvent::new(event, due, due, 1);
+        let item = ScheduledEvent::new(Box::new(event), due, due, 1);
         self.player.push(item);
     }
 
@@ -142,7 +142,7 @@ impl PlayerFixture {
                 }),
                 Some(_) => continue,
             };
-            finished.extend(self.player.handle_reply(reply, now, &mut self.client));
+            self.player.handle_reply(reply, now, &mut self.client, &mut finished);
         }
     }
 }
@@ -1143,7 +1143,7 @@ fn settings_are_restored_after_a_lost_connection() {
     assert!(matches!(fixture.at(2), PlayerStep::Connect(None)));
     let mut again = PlayerFixture::connected();
     std::mem::swap(&mut fixture.client, &mut again.client);
-    fixture.player.handle_reply(Reply::LoggedIn, now, &mut fixture.client);
+    fixture.player.handle_reply(Reply::LoggedIn, now, &mut fixture.client, &mut Vec::new());
     assert!(matches!(fixture.at(2), PlayerStep::Send));
     assert_eq!(fixture.sent(), "query(set search_path = app) query(prepare p as select 1)");
     // One that fails does not prevent the others, nor the session from going on.
@@ -1170,7 +1170,8 @@ fn wait_for_a_slot_is_not_the_servers() {
     // The event waits although it is due.
     assert_eq!(fixture.waits_until(5), 100);
     assert!(matches!(fixture.at(100), PlayerStep::Connect(None)));
-    fixture.player.handle_reply(Reply::LoggedIn, start + millis(120), &mut fixture.client);
+    let at = start + millis(120);
+    fixture.player.handle_reply(Reply::LoggedIn, at, &mut fixture.client, &mut Vec::new());
     assert_eq!(fixture.player.free_since, start + millis(5));
 }
 

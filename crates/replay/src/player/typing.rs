@@ -205,7 +205,7 @@ fn values_for<'a>(
         Action::Bind(bound) | Action::Execute(bound)
             if bound.statement == *name && bound.sql == *text =>
         {
-            parameter_values(bound).map(|values| (&item.event, values))
+            parameter_values(bound).map(|values| (&*item.event, values))
         }
         _ => None,
     }

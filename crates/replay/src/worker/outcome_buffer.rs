@@ -9,7 +9,7 @@ use crate::player::FinishedEvent;
 
 /// Number of outcomes that are sent at once. Sending wakes the outcome writer, which costs as much
 /// as a statement.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 
 /// Maximum time for which an outcome waits for others, apart from the time until the next tick.
 const DELAY_MAX: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ pub(crate) struct FreeBatches(Mutex<Vec<Vec<FinishedEvent>>>);
 
 impl FreeBatches {
     /// Number of batches whose memory is retained.
-    const RETAINED: usize = 64;
+    const RETAINED: usize = 16;
 
     fn take(&self) -> Vec<FinishedEvent> {
         let free = self.0.lock().pop();

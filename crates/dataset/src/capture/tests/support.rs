@@ -21,8 +21,10 @@ pub(super) fn write_all(dir: &Path, limits: BufferLimits, events: &[Event]) -> C
 }
 
 /// Collects the events of a stream that must not have errors.
-pub(super) fn collect_events(stream: impl Iterator<Item = Result<Event, ReadError>>) -> Vec<Event> {
-    stream.map(Result::unwrap).collect()
+pub(super) fn collect_events<T: Into<Box<Event>>>(
+    stream: impl Iterator<Item = Result<T, ReadError>>,
+) -> Vec<Event> {
+    stream.map(|event| *event.unwrap().into()).collect()
 }
 
 /// Returns a query with a unique text.

@@ -47,14 +47,14 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let mut redactor = args.redact.redactor()?;
     let events = FilteredEvents::new(capture.events(), args.select.filter());
     let events = events.map(|event| match &mut redactor {
-        Some(redactor) => event.map(|event| redactor.redact(event)),
+        Some(redactor) => event.map(|event| Box::new(redactor.redact(*event))),
         None => event,
     });
     let mut out = ctx.stdout();
     if args.hash {
         let mut hash = EventHash::default();
         for event in events {
-            hash.add(&event?);
+            hash.add(&*event?);
         }
         write_hash(&mut out, &hash)?;
         return Ok(CommandOutcome::Done);

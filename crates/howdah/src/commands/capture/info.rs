@@ -68,7 +68,7 @@ fn verify(ctx: &CommandContext, capture: &Capture) -> anyhow::Result<CommandOutc
     let manifest = capture.manifest();
     let mut found = EventHash::default();
     for event in capture.events() {
-        found.add(&event.context("cannot read the events")?);
+        found.add(&*event.context("cannot read the events")?);
     }
     let kinds: Vec<_> = manifest.kinds.iter().map(|(kind, count)| (*kind, *count)).collect();
     let same_hash = match manifest.report["hash"].as_str() {

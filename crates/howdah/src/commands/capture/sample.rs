@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let interrupted = ctx.interrupted();
     for event in capture.events() {
         super::bail_if_interrupted(&interrupted)?;
-        with_write_hint(&args.output, output.push(event?))?;
+        with_write_hint(&args.output, output.push(*event?))?;
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -228,19 +228,23 @@ impl<I> FilteredEvents<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for FilteredEvents<I> {
-    type Item = Result<Event, E>;
+impl<I: Iterator<Item = Result<T, E>>, T: Into<Box<Event>>, E> Iterator for FilteredEvents<I> {
+    type Item = Result<Box<Event>, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.is_unfiltered() {
+            return self.events.next().map(|event| event.map(Into::into));
+        }
         loop {
             if let Some(event) = self.filter.poll() {
                 self.input_span.record_passed();
-                return Some(Ok(event));
+                return Some(Ok(event.into()));
             }
             match self.events.next() {
                 Some(Ok(event)) => {
+                    let event: Box<Event> = event.into();
                     self.input_span.record(event.time);
-                    self.filter.push(event);
+                    self.filter.push(*event);
                     self.pushed += 1;
                     if self.pushed.is_multiple_of(PUBLISH_INTERVAL) {
                         *self.left.lock() = (self.filter.excluded().clone(), self.input_span);
@@ -248,7 +252,7 @@ impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for FilteredEvents<I> {
                 }
                 other => {
                     *self.left.lock() = (self.filter.excluded().clone(), self.input_span);
-                    return other;
+                    return other.map(|event| event.map(Into::into));
                 }
             }
         }

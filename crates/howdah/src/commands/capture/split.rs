@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         super::bail_if_interrupted(&interrupted)?;
         let event = event?;
         let event = match &mut redactor {
-            Some(redactor) => redactor.redact(event),
+            Some(redactor) => Box::new(redactor.redact(*event)),
             None => event,
         };
         let (name, repeated) = rule.assign(&event)?;

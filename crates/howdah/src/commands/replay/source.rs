@@ -170,7 +170,7 @@ fn is_dataset(path: &Path) -> bool {
 }
 
 fn check_first_event<E: Into<EventSourceError>>(
-    events: &mut Peekable<impl Iterator<Item = Result<Event, E>>>,
+    events: &mut Peekable<impl Iterator<Item = Result<Box<Event>, E>>>,
 ) -> Result<(), StartError> {
     if let Some(Ok(_)) = events.peek() {
         return Ok(());
