@@ -93,7 +93,7 @@ fn assert_succeeds(folder: &TempDir, words: &[&str]) -> String {
 /// The events of the capture `monday`.
 fn events(folder: &TempDir) -> Vec<Event> {
     let capture = Capture::open(&folder.path().join("monday")).unwrap();
-    capture.events().map(Result::unwrap).collect()
+    capture.events().map(|event| *event.unwrap()).collect()
 }
 
 /// The first 12 characters of each statement in the capture `monday`.
