@@ -4,7 +4,7 @@ use std::{io, time::Instant};
 
 use howdah_connect::{AuthFilter, LoginError};
 use howdah_net::{Dialer, Received, Stream};
-use howdah_session::{ClientSession, Login, SessionEvent, TransactionStatus};
+use howdah_session::{ClientSession, ErrorOrigin, Login, SessionEvent, TransactionStatus};
 use howdah_traffic::{ResultDigest, SqlState, Text};
 use howdah_wire::startup::CancelKey;
 
@@ -295,10 +295,27 @@ impl From<ConnectionLoss> for ReplayFailure {
             ConnectionLoss::Protocol(LoginError::Refused(refused)) => {
                 (b"08001", refused.to_string())
             }
+            // A password that is missing, or a method that is not supported: the server is not at
+            // fault.
+            ConnectionLoss::Protocol(LoginError::Protocol(error))
+                if error.origin() != ErrorOrigin::Server =>
+            {
+                (b"08001", error.to_string())
+            }
             ConnectionLoss::Protocol(fault) => (b"08P01", fault.to_string()),
         };
         Self { sqlstate: SqlState::new(code), message: Text::from(message) }
     }
+}
+
+#[test]
+fn missing_password_is_no_violation_of_the_protocol() {
+    use howdah_session::SessionError;
+    let code = |error: SessionError| {
+        ReplayFailure::from(ConnectionLoss::Protocol(error.into())).sqlstate.unwrap().to_string()
+    };
+    assert_eq!(code(SessionError::PasswordMissing { method: "SASL" }), "08001");
+    assert_eq!(code(SessionError::ServerUnproven), "08P01");
 }
 
 #[test]
