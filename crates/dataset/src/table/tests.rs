@@ -107,7 +107,7 @@ fn columns_without_values_are_not_decoded() {
     writer.finish(serde_json::Value::Null).unwrap();
     let (read, decoded) = read(&dir.path().join("capture/events-000001.parquet"));
     assert_eq!(read, event);
-    let expected = ["sequence", "time", "session", "kind", "user", "database", "application"];
+    let expected = ["sequence", "time", "session", "kind", "user", "database"];
     let expected = [&expected[..], &["statement", "portal", "sql", "parameters", "source"]];
     assert_eq!(decoded, expected.concat());
 }
