@@ -18,5 +18,5 @@ mod group;
 mod hybrid;
 mod pages;
 
-pub(crate) use group::GroupWriter;
+pub(crate) use group::{EncodedGroup, GroupWriter};
 pub(crate) use pages::PageCompressor;

@@ -37,12 +37,11 @@ pub(crate) struct GroupWriter<'a> {
     leaves: slice::Iter<'a, ColumnDescPtr>,
     rows: usize,
     packer: &'a mut PageCompressor,
-    append: Append<'a>,
+    chunks: EncodedGroup,
 }
 
-/// A function that receives each column chunk: its bytes, and its metadata for the footer.
-pub(crate) type Append<'a> =
-    &'a mut dyn FnMut(Vec<u8>, ColumnCloseResult) -> Result<(), ParquetError>;
+/// The column chunks of a row group: the bytes of each, and its metadata for the footer.
+pub(crate) type EncodedGroup = Vec<(Vec<u8>, ColumnCloseResult)>;
 
 /// The repetition and definition levels of a column, with their maximums.
 struct Levels {
@@ -67,9 +66,14 @@ impl<'a> GroupWriter<'a> {
         leaves: &'a [ColumnDescPtr],
         rows: usize,
         packer: &'a mut PageCompressor,
-        append: Append<'a>,
     ) -> Self {
-        Self { columns: columns.iter(), leaves: leaves.iter(), rows, packer, append }
+        let chunks = Vec::with_capacity(leaves.len());
+        Self { columns: columns.iter(), leaves: leaves.iter(), rows, packer, chunks }
+    }
+
+    /// Returns the columns that were written.
+    pub(crate) fn finish(self) -> EncodedGroup {
+        self.chunks
     }
 
     /// Writes a column where every row is null.
@@ -89,7 +93,8 @@ impl<'a> GroupWriter<'a> {
             _ => Statistics::byte_array(None, None, None, nulls, false),
         };
         let chunk = pages.finish(self.rows, Some(statistics))?;
-        self.append_chunk(chunk)
+        self.chunks.push(chunk);
+        Ok(())
     }
 
     /// Writes a column of numbers or times without nulls.
@@ -123,7 +128,8 @@ impl<'a> GroupWriter<'a> {
             Statistics::int64(min, max, None, nulls, false)
         });
         let chunk = pages.finish(self.rows, statistics)?;
-        self.append_chunk(chunk)
+        self.chunks.push(chunk);
+        Ok(())
     }
 
     /// Writes a column of strings.
@@ -190,7 +196,8 @@ impl<'a> GroupWriter<'a> {
             from = to;
         }
         let chunk = pages.finish(self.rows, None)?;
-        self.append_chunk(chunk)
+        self.chunks.push(chunk);
+        Ok(())
     }
 
     /// Writes strings with these dictionary indexes, and nulls where the levels have them.
@@ -281,16 +288,13 @@ impl<'a> GroupWriter<'a> {
         }
         let chunk = pages.finish(self.rows, statistics)?;
         self.packer.distinct = distinct;
-        self.append_chunk(chunk)
+        self.chunks.push(chunk);
+        Ok(())
     }
 
     fn next(&mut self) -> Result<(&'a Column, &'a ColumnDescPtr), ParquetError> {
         let next = self.columns.next().zip(self.leaves.next());
         next.ok_or_else(|| ParquetError::General("the row group has no more columns".to_owned()))
-    }
-
-    fn append_chunk(&mut self, chunk: (Vec<u8>, ColumnCloseResult)) -> Result<(), ParquetError> {
-        (self.append)(chunk.0, chunk.1)
     }
 }
 

@@ -2,18 +2,13 @@
 
 use std::{iter, num::NonZero, panic::resume_unwind, thread};
 
-use parquet::{
-    column::writer::ColumnCloseResult, errors::ParquetError, schema::types::ColumnDescPtr,
-};
+use parquet::{errors::ParquetError, schema::types::ColumnDescPtr};
 
 use super::Columnar;
 use crate::{
-    chunk::{GroupWriter, PageCompressor},
+    chunk::{EncodedGroup, GroupWriter, PageCompressor},
     columns::Column,
 };
-
-/// The encoded columns of a row group, each with its metadata for the footer.
-pub(super) type EncodedGroup = Vec<(Vec<u8>, ColumnCloseResult)>;
 
 /// Encodes the row groups of a file.
 pub(super) struct GroupEncoder<'a, C> {
@@ -82,12 +77,7 @@ fn encode_group(
     leaves: &[ColumnDescPtr],
     compressor: &mut PageCompressor,
 ) -> Result<EncodedGroup, ParquetError> {
-    let mut encoded = Vec::with_capacity(leaves.len());
-    let mut append = |bytes, close| {
-        encoded.push((bytes, close));
-        Ok(())
-    };
-    let mut writer = GroupWriter::new(columns, leaves, group.len(), compressor, &mut append);
+    let mut writer = GroupWriter::new(columns, leaves, group.len(), compressor);
     rows.encode(group, &mut writer)?;
-    Ok(encoded)
+    Ok(writer.finish())
 }
