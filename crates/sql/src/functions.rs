@@ -21,10 +21,21 @@ pub fn is_side_effect_free(name: &[&str]) -> bool {
 /// that only inspect, sleep, return random numbers or change a setting of the session.
 pub fn is_side_effect_free_builtin(name: &str) -> bool {
     static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
-    let names = NAMES.get_or_init(|| {
-        let mut names: Vec<_> = include_str!("functions.txt").lines().collect();
-        names.sort_unstable();
-        names
-    });
-    names.binary_search(&name).is_ok()
+    NAMES.get_or_init(|| sorted(include_str!("functions.txt"))).binary_search(&name).is_ok()
+}
+
+/// Whether the schema `pg_catalog` has functions of this name in PostgreSQL 14 to 18. `name` is in
+/// lower case.
+///
+/// `functions_with_effects.txt` lists the names that are not in `functions.txt`.
+pub fn is_builtin(name: &str) -> bool {
+    static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
+    let names = NAMES.get_or_init(|| sorted(include_str!("functions_with_effects.txt")));
+    is_side_effect_free_builtin(name) || names.binary_search(&name).is_ok()
+}
+
+fn sorted(lines: &'static str) -> Vec<&'static str> {
+    let mut names: Vec<_> = lines.lines().collect();
+    names.sort_unstable();
+    names
 }

@@ -21,9 +21,11 @@ use crate::{
 };
 
 mod read_write;
+mod session_effects;
 mod statement;
 mod tree;
 
+pub use session_effects::session_effects;
 pub use tree::visit;
 
 /// The effect of a text of one or more statements on a server.

@@ -1,6 +1,7 @@
 //! Tests of the effects of statements.
 
 use super::{Effect::*, *};
+use crate::{FUNCTIONS_MAX, SessionEffects, StateKinds, UndetectableState};
 
 fn effect(sql: &str) -> Effect {
     let one = classify(sql.as_bytes());
@@ -293,4 +294,119 @@ fn read_only_setting_value_is_not_cached_by_shape() {
         assert!(!classifier.classify(on.as_bytes()).allows_writes, "{on}");
         assert!(classifier.classify(off.as_bytes()).allows_writes, "{off}");
     }
+}
+
+/// Describes the effects of a text on its session, for comparison.
+fn session(sql: &str) -> String {
+    let effects = session_effects(sql.as_bytes());
+    let kinds = |kinds: StateKinds| {
+        let names = [
+            (StateKinds::TEMPORARY, "temporary"),
+            (StateKinds::LOCKS, "locks"),
+            (StateKinds::CURSORS, "cursors"),
+            (StateKinds::PREPARED, "prepared"),
+            (StateKinds::CHANNELS, "channels"),
+            (StateKinds::SETTINGS, "settings"),
+            (StateKinds::AUTHORIZATION, "authorization"),
+        ];
+        let names = names.iter().filter(|(kind, _)| kinds.intersects(*kind));
+        names.map(|(_, name)| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    let mut parts = kinds(effects.leaves);
+    parts.extend(kinds(effects.removes).iter().map(|kind| format!("-{kind}")));
+    parts.extend(effects.settings.iter().map(|name| format!("set {name}")));
+    parts.extend(effects.undetectable.iter().map(ToString::to_string));
+    parts.extend(effects.functions.iter().map(|name| format!("{name}()")));
+    parts.join(" ")
+}
+
+#[test]
+fn session_effects_are_recognized() {
+    for (sql, expected) in [
+        ("select 1", ""),
+        ("insert into t values (nextval('s'), now()) returning id", ""),
+        ("begin; update t set a = 1; commit", ""),
+        ("create temp table x (a int)", "temporary"),
+        ("create local temporary table x on commit drop as select 1", "temporary"),
+        ("select 1 as a into temp x", "temporary"),
+        ("create temp view v as select app.f()", "temporary"),
+        ("create temporary sequence s", "temporary"),
+        ("create table pg_temp.x ()", "temporary"),
+        ("create function pg_temp.f() returns int language sql as 'select 1'", "temporary"),
+        ("drop table x", "-temporary"),
+        ("discard temp", "-temporary"),
+        ("select pg_advisory_lock(1)", "locks"),
+        ("select * from t where pg_catalog.pg_try_advisory_lock_shared(id)", "locks"),
+        ("with l as (select pg_try_advisory_lock(1)) insert into t select * from l", "locks"),
+        ("select pg_advisory_xact_lock(1), pg_try_advisory_xact_lock(2)", ""),
+        ("select pg_advisory_unlock(1)", "-locks"),
+        ("declare c cursor with hold for select 1", "cursors"),
+        ("declare c cursor for select 1", ""),
+        ("declare c scroll cursor without hold for select 1", ""),
+        ("close c", "-cursors"),
+        ("prepare p as select f($1)", "prepared f()"),
+        ("execute p(1)", "locks settings"),
+        ("deallocate p", "-prepared"),
+        ("listen c", "channels"),
+        ("unlisten *", "-channels"),
+        ("notify c", ""),
+        ("set work_mem = '1MB'", "set work_mem"),
+        ("set session Search_Path to a, b", "set search_path"),
+        ("set local work_mem = '1MB'", ""),
+        ("set time zone 'UTC'", "set timezone"),
+        ("set names 'UTF8'", "set client_encoding"),
+        ("set role bob", "set role"),
+        ("set app.tenant = '5'", "set app.tenant"),
+        ("set session authorization bob", "authorization"),
+        ("reset session authorization", "-authorization"),
+        ("set transaction read only", ""),
+        (
+            "set session characteristics as transaction isolation level serializable",
+            "set default_transaction_isolation set default_transaction_read_only \
+             set default_transaction_deferrable",
+        ),
+        ("reset work_mem", "-settings"),
+        ("set work_mem to default", "-settings"),
+        ("reset all", "-settings"),
+        ("set seed to 0.5", "random seed"),
+        ("select setseed(0.5)", "random seed"),
+        ("select set_config('a.b', $1, false)", "set a.b"),
+        ("select set_config('a.b', $1, true)", ""),
+        ("select set_config('a.b', $1, $2)", "set a.b"),
+        ("select set_config(setting_name => 'a.b', new_value => 'c', is_local => true)", ""),
+        (
+            "select set_config(is_local => false, setting_name => 'a.b', new_value => 'c')",
+            "set a.b",
+        ),
+        ("select set_config($1, $2, false)", "settings set_config without a constant name"),
+        ("select set_config($1, $2, true)", ""),
+        ("load 'auto_explain'", "LOAD"),
+        ("do $$begin end$$", "do()"),
+        ("call app.p(now())", "app.p()"),
+        ("select app.f(g(1)), lower('a'), count(*), app.f(2)", "app.f() g()"),
+        ("create function f() returns int language sql as 'select g()'", ""),
+        ("create table t (id uuid default f())", ""),
+        ("alter table t add column a int default f()", "f()"),
+        ("select uuid_generate_v4(), public.gen_salt('bf')", ""),
+        ("select pg_backup_start('b')", "base backup"),
+        ("select pg_create_physical_replication_slot('a', true, true)", "replication slot"),
+        ("select pg_create_physical_replication_slot('a')", ""),
+        ("select pg_replication_origin_session_setup('o')", "replication origin"),
+        ("select query_to_xml('select f()', true, false, '')", "SQL in a value"),
+        ("copy (select pg_advisory_lock(1)) to stdout", "locks"),
+        ("explain analyze select pg_advisory_lock(1)", "locks"),
+        ("set a.b = 1; create temp table x (); select f()", "temporary set a.b f()"),
+        ("discard all", "-temporary -locks -cursors -prepared -channels -settings -authorization"),
+        ("vacuum t", ""),
+        ("savepoint s", ""),
+    ] {
+        assert_eq!(session(sql), expected, "{sql}");
+    }
+    assert_eq!(session_effects(b"selec 1"), SessionEffects::unknown());
+    assert!(session_effects(b"select lastval()").reads_sequence_state);
+    assert!(session_effects(b"select currval('s')").reads_sequence_state);
+    let many: Vec<String> = (0..FUNCTIONS_MAX + 3).map(|n| format!("f{n}()")).collect();
+    let effects = session_effects(format!("select {}", many.join(", ")).as_bytes());
+    assert_eq!(effects.functions.len(), FUNCTIONS_MAX);
+    assert_eq!(effects.undetectable, [UndetectableState::ManyFunctions]);
 }
