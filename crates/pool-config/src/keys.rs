@@ -162,6 +162,10 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set log.pooler_errors;
     Set log.stats;
     Set log.stats_period;
+    Set adaptive.stateless_functions;
+    Set adaptive.pinned_max;
+    Set adaptive.pinned_idle;
+    Set adaptive.pinned_time;
     Reload notifications.enabled;
     Reload notifications.client_bytes;
     Reload capture.path;

@@ -7,6 +7,7 @@
 //! [`Config::pool`] resolves the settings of one user in one database. This module only reads and
 //! checks settings; it does not act on them.
 
+mod adaptive;
 mod application_name;
 mod auth_query;
 mod capture;
@@ -53,6 +54,7 @@ use serde::{Deserialize, Serialize};
 use crate::hba::Hba;
 
 pub use self::{
+    adaptive::AdaptiveConfig,
     application_name::ApplicationName,
     auth_query::{AuthQuery, DEFAULT_AUTH_QUERY},
     capture::{CaptureConfig, CopyCapture},
@@ -141,7 +143,9 @@ pub struct Config {
     pub allow_cleartext_password: bool,
     /// Which events are logged in addition to problems.
     pub log: LogConfig,
-    /// How LISTEN works in transaction and statement mode.
+    /// How clients are pinned to servers in adaptive mode.
+    pub adaptive: AdaptiveConfig,
+    /// How LISTEN works outside of session mode.
     pub notifications: NotificationConfig,
     /// Whether and how clients' traffic is captured.
     pub capture: CaptureConfig,
@@ -210,6 +214,7 @@ impl Default for Config {
             shutdown_mode: ShutdownMode::default(),
             allow_cleartext_password: false,
             log: LogConfig::default(),
+            adaptive: AdaptiveConfig::default(),
             notifications: NotificationConfig::default(),
             capture: CaptureConfig::default(),
             tcp: TcpConfig::default(),
@@ -295,6 +300,9 @@ pub enum PoolMode {
     Session,
     /// A client keeps its server connection until the end of its transaction.
     Transaction,
+    /// Like `Transaction`, but a client whose session has state that cannot follow it, such as a
+    /// temporary table, keeps its server connection until that state is gone.
+    Adaptive,
     /// A client keeps its server connection until the end of the statement. Transactions of several
     /// statements are refused.
     Statement,
@@ -306,6 +314,7 @@ impl PoolMode {
         match self {
             Self::Session => "session",
             Self::Transaction => "transaction",
+            Self::Adaptive => "adaptive",
             Self::Statement => "statement",
         }
     }

@@ -152,6 +152,9 @@ mod tests {
             server-lifetime = "250ms"
             [pool.log]
             stats = false
+            [pool.adaptive]
+            stateless-functions = ["app.*"]
+            pinned-max = 3
             [pool.notifications]
             enabled = false
             client-bytes = 7

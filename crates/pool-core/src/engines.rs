@@ -15,6 +15,7 @@ use crate::{
     messages::MessagePath,
     mirror::Mirrors,
     peers::Peers,
+    pinning::effects_cache::SessionEffectsCache,
     pools::Pools,
     prepared::statements::StatementRegistry,
     routing::Routers,
@@ -44,7 +45,11 @@ impl Engines {
         Self {
             peers: Peers::new(),
             pools: Pools::new(worker),
-            sessions: Sessions { parameters: ParameterSets::default(), statements },
+            sessions: Sessions {
+                parameters: ParameterSets::default(),
+                effects: SessionEffectsCache::default(),
+                statements,
+            },
             routers: Routers::default(),
             fan_outs: FanOuts::default(),
             mirrors: Mirrors::new(),
@@ -61,6 +66,7 @@ impl Engines {
             routers: &mut self.routers,
             mirrors: &mut self.mirrors,
             parameter_sets: &mut self.sessions.parameters,
+            effects: &mut self.sessions.effects,
             statements: &self.sessions.statements,
         }
     }

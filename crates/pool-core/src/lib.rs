@@ -30,6 +30,7 @@ mod login;
 mod messages;
 mod mirror;
 mod peers;
+mod pinning;
 mod pools;
 mod prepared;
 mod refusal;
@@ -66,10 +67,11 @@ pub use self::{
     prepared::statements::StatementRegistry,
     refusal::ClientRefusal,
     report::{
-        ClientPhase, ClientReport, CoreReport, PoolCounts, PoolReport, ServerPhase, ServerReport,
+        ClientPhase, ClientReport, CoreReport, PinReport, PoolCounts, PoolReport, ServerPhase,
+        ServerReport,
     },
     session::{connect_query::ConnectQuery, parameter::SessionParameter},
-    spec::{CheckQuery, PoolSpec, PoolTimeouts, PoolingMode, ReservePool, ResetQuery},
+    spec::{CheckQuery, PinningSpec, PoolSpec, PoolTimeouts, PoolingMode, ReservePool, ResetQuery},
     state::{
         admin_state::AdminState,
         client::worker_of_key,

@@ -36,8 +36,8 @@ pub(crate) mod server_to_client;
 pub(crate) mod write;
 
 use crate::{
-    mirror::Mirrors, peers::Peers, pools::Pools, prepared::statements::StatementRegistry,
-    routing::Routers, session::parameters::ParameterSets,
+    mirror::Mirrors, peers::Peers, pinning::effects_cache::SessionEffectsCache, pools::Pools,
+    prepared::statements::StatementRegistry, routing::Routers, session::parameters::ParameterSets,
 };
 
 /// The engines on the path of messages, borrowed for the length of one call.
@@ -47,5 +47,6 @@ pub(crate) struct MessagePath<'a> {
     pub(crate) routers: &'a mut Routers,
     pub(crate) mirrors: &'a mut Mirrors,
     pub(crate) parameter_sets: &'a mut ParameterSets,
+    pub(crate) effects: &'a mut SessionEffectsCache,
     pub(crate) statements: &'a StatementRegistry,
 }

@@ -37,6 +37,32 @@ pub enum ClientRefusal {
     /// The client was idle for longer than the client-idle timeout.
     #[error("client_idle_timeout: the connection was idle for too long")]
     ClientIdleTimeout,
+    /// The session's state pins the client to its server, but as many clients as allowed are pinned
+    /// already.
+    #[error(
+        "adaptive.pinned-max: the session needs its own server connection ({reasons}), and as many \
+         sessions as allowed have one"
+    )]
+    TooManyPinned {
+        /// The state that pins the client.
+        reasons: String,
+    },
+    /// A pinned client sent nothing for longer than allowed.
+    #[error(
+        "adaptive.pinned-idle: the session was idle for too long with its own server connection ({reasons})"
+    )]
+    PinnedIdle {
+        /// The state that pins the client.
+        reasons: String,
+    },
+    /// A client was pinned for longer than allowed.
+    #[error(
+        "adaptive.pinned-time: the session had its own server connection for too long ({reasons})"
+    )]
+    PinnedTime {
+        /// The state that pins the client.
+        reasons: String,
+    },
     /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
@@ -113,7 +139,9 @@ impl ClientRefusal {
             Self::QueryTimeout => b"57014",
             Self::TransactionTimeout => b"25P04",
             Self::IdleTransactionTimeout => b"25P03",
-            Self::ClientIdleTimeout => b"57P05",
+            Self::ClientIdleTimeout | Self::PinnedIdle { .. } => b"57P05",
+            Self::PinnedTime { .. } => b"57P05",
+            Self::TooManyPinned { .. } => b"53300",
             Self::TransactionInStatementMode => b"08P01",
             Self::ServerLost
             | Self::ServerUnresponsive

@@ -58,6 +58,8 @@ pub struct PoolCounts {
     pub servers_idle: u32,
     /// Number of servers that are being reset or checked, or wait for a CancelRequest to finish.
     pub servers_busy: u32,
+    /// Number of clients that are pinned to a server.
+    pub clients_pinned: u32,
     /// The longest time that a waiting client has waited so far.
     pub wait_max: Duration,
 }
@@ -70,6 +72,7 @@ impl AddAssign<&Self> for PoolCounts {
         self.servers_active += other.servers_active;
         self.servers_idle += other.servers_idle;
         self.servers_busy += other.servers_busy;
+        self.clients_pinned += other.clients_pinned;
         self.wait_max = self.wait_max.max(other.wait_max);
     }
 }
@@ -151,6 +154,17 @@ pub struct ServerReport {
     /// Whether the connection is outdated, so that it is closed as soon as it is free
     /// (`close_needed` in PgBouncer).
     pub is_outdated: bool,
+    /// Why the client is pinned to the connection, in adaptive mode; `None` if it is not.
+    pub pin: Option<PinReport>,
+}
+
+/// Why a client is pinned to its server, and since when.
+#[derive(Clone, Debug)]
+pub struct PinReport {
+    /// Time since the client was pinned.
+    pub since: Duration,
+    /// The state of its session, as text.
+    pub reasons: String,
 }
 
 /// Reports the state of all pools and, if `with_peers`, of all connected clients and servers.
@@ -193,7 +207,10 @@ fn count(peers: &Peers, pools: &mut [PoolReport], now: Time) {
         let counts = &mut pools[pool].counts;
         match server.state {
             ServerState::Opening => counts.servers_login += 1,
-            ServerState::Linked(_) => counts.servers_active += 1,
+            ServerState::Linked(_) => {
+                counts.servers_active += 1;
+                counts.clients_pinned += u32::from(server.is_pinned());
+            }
             ServerState::Idle => counts.servers_idle += 1,
             ServerState::Cleaning => counts.servers_busy += 1,
         }
@@ -237,6 +254,10 @@ fn server_report(peers: &Peers, pools: &Pools, slot: usize, now: Time) -> Option
         statements: server.statements.len(),
         application_name: server.parameters.value(b"application_name").unwrap_or_default().to_vec(),
         is_outdated: pools.is_outdated(server),
+        pin: server.pin.as_ref().and_then(|pin| {
+            let since = now.since(pin.pinned_since()?);
+            Some(PinReport { since, reasons: pin.reasons() })
+        }),
     })
 }
 

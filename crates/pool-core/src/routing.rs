@@ -257,7 +257,7 @@ impl Routers {
         self.pools[pool.index()] = Some(PoolRouting {
             router: entry,
             pin_scope: if is_session { PinScope::Session } else { PinScope::Transaction },
-            can_defer_begin: spec.mode == PoolingMode::Transaction,
+            can_defer_begin: matches!(spec.mode, PoolingMode::Transaction | PoolingMode::Adaptive),
             has_tracked_names: !is_session && spec.statements_per_server > 0,
             welcome: Arc::clone(&spec.welcome),
         });

@@ -10,13 +10,18 @@ pub(crate) mod write_detection;
 
 use std::sync::Arc;
 
-use crate::{prepared::statements::StatementRegistry, session::parameters::ParameterSets};
+use crate::{
+    pinning::effects_cache::SessionEffectsCache, prepared::statements::StatementRegistry,
+    session::parameters::ParameterSets,
+};
 
 /// Data that the sessions of a worker's clients have in common, stored once.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     /// The sets of session parameters that clients expect.
     pub(crate) parameters: ParameterSets,
+    /// What recent statements leave in their sessions.
+    pub(crate) effects: SessionEffectsCache,
     /// The prepared statements, shared by all workers.
     pub(crate) statements: Arc<StatementRegistry>,
 }

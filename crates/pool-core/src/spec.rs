@@ -17,6 +17,9 @@ pub enum PoolingMode {
     /// A client keeps its server until its transaction has ended and all its requests are answered.
     #[default]
     Transaction,
+    /// Like [`PoolingMode::Transaction`], but a client whose session has state that cannot follow it
+    /// keeps its server until that state is gone.
+    Adaptive,
     /// Like [`PoolingMode::Transaction`], but a client that opens a transaction block is
     /// disconnected.
     Statement,
@@ -63,6 +66,8 @@ pub struct PoolSpec {
     pub listen_bytes: Option<usize>,
     /// Whether clients may use the simple query protocol.
     pub allows_simple_queries: bool,
+    /// How clients are pinned to servers in [`PoolingMode::Adaptive`].
+    pub pinning: PinningSpec,
     /// Additional servers for clients that have waited too long, if any.
     pub reserve: Option<ReservePool>,
     /// The parameters that are sent to clients at login, once a server has reported them to any
@@ -89,6 +94,20 @@ pub struct PoolSpec {
     pub mirrors: Arc<[MirrorTarget]>,
     /// How the clients' requests are routed, if the database has several servers.
     pub routing: Option<Arc<howdah_route::RouteSettings>>,
+}
+
+/// How clients are pinned to servers in [`PoolingMode::Adaptive`].
+#[derive(Clone, Debug, Default)]
+pub struct PinningSpec {
+    /// Functions that leave no state in their session although they are volatile: `name` in any
+    /// schema, `schema.name`, or `schema.*`; `do` for anonymous code blocks.
+    pub stateless_functions: Arc<[Box<str>]>,
+    /// The limits from which each pinned client acquires a permit.
+    pub limits: Arc<[Arc<ConnectionLimit>]>,
+    /// How long a pinned client may send nothing, outside a transaction.
+    pub idle: Option<Duration>,
+    /// How long a client may be pinned; it is disconnected after that, outside a transaction.
+    pub lasting: Option<Duration>,
 }
 
 /// A query that resets a server's session.
@@ -157,6 +176,7 @@ impl PoolSpec {
             is_round_robin: false,
             listen_bytes: Some(1 << 20),
             allows_simple_queries: true,
+            pinning: PinningSpec::default(),
             reserve: None,
             welcome: Arc::default(),
             admin_state: Arc::default(),

@@ -277,8 +277,8 @@ macro_rules! keywords {
 }
 
 keywords! {
-    PoolMode, [Self::Session, Self::Transaction, Self::Statement],
-        "not one of session, transaction, statement";
+    PoolMode, [Self::Session, Self::Transaction, Self::Adaptive, Self::Statement],
+        "not one of session, transaction, adaptive, statement";
     ShutdownMode, [Self::WaitForServers, Self::WaitForClients],
         "neither wait-for-servers nor wait-for-clients";
     CopyCapture, [Self::Full, Self::Length, Self::Off], "not one of full, length, off";

@@ -110,6 +110,26 @@ pub(crate) fn sweep_client(
         ClientState::Linked(server) => {
             let Some(server) = peers.servers.get(server) else { return };
             let (since, state) = (server.state_since, linked_state(server));
+            if let Some(pin) = &server.pin
+                && let Some(pinned_since) = pin.pinned_since()
+                && server.is_quiescent()
+            {
+                let over = |limit: Option<Duration>, since| {
+                    limit.is_some_and(|limit| call.now.since(since) >= limit)
+                };
+                let refusal = match () {
+                    () if over(pool.spec.pinning.idle, since) => {
+                        Some(ClientRefusal::PinnedIdle { reasons: pin.reasons() })
+                    }
+                    () if over(pool.spec.pinning.lasting, pinned_since) => {
+                        Some(ClientRefusal::PinnedTime { reasons: pin.reasons() })
+                    }
+                    () => None,
+                };
+                if let Some(refusal) = refusal {
+                    return leaving::refuse(peers, pools, call, id, &refusal);
+                }
+            }
             let lasted = call.now.since(server.work_started);
             if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_quiescent() {
                 return leaving::refuse(peers, pools, call, id, &ClientRefusal::TransactionTimeout);

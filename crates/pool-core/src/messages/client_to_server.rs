@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use howdah_route::Route;
+use howdah_sql::StateKinds;
 use howdah_wire::{
     Frontend, Header,
     backend::{TransactionStatus, encode},
@@ -24,6 +25,7 @@ use crate::{
         request::{LinkedHandler, deallocate, deallocated_name},
         rewrite::Rewriter,
     },
+    pinning::StatementObserver,
     refusal::ClientRefusal,
     routing::{
         BatchOwner,
@@ -128,7 +130,18 @@ impl MessagePath<'_> {
                     let Some(server) = server else { break stop };
                     self.peers.flush_server(server, &input[..at], call);
                     release::release_if_quiescent(self.peers, self.pools, call, server);
-                    if self.peers.clients.get(id).is_some_and(|client| client.server().is_some()) {
+                    if let Some(client) = self.peers.clients.get_mut(id)
+                        && client.server().is_some()
+                    {
+                        if self
+                            .peers
+                            .servers
+                            .get(server)
+                            .is_some_and(|it| !it.outstanding.is_empty())
+                        {
+                            // The server was asked for its session state first.
+                            client.input_hold = InputHold::AwaitingReplies;
+                        }
                         break StopReason::AwaitsReplies;
                     }
                 }
@@ -218,12 +231,21 @@ impl MessagePath<'_> {
             }
         }
         let pool = self.pools.get_mut(client.pool);
-        let PoolState { spec, stats, .. } = pool.expect("pools of clients are never removed");
+        let PoolState { spec, stats, stable_functions, .. } =
+            pool.expect("pools of clients are never removed");
         let is_shared = spec.mode != PoolingMode::Session;
         let to_server = &mut self.peers.to_server;
         let statements_max = if is_shared { spec.statements_per_server as usize } else { 0 };
         let multiplexes_listen = is_shared && spec.listen_bytes.is_some();
-        let pair = LinkedPair { client, server, statements, statements_max, stats, to_server };
+        let observer = (spec.mode == PoolingMode::Adaptive).then(|| StatementObserver {
+            effects: self.effects,
+            stable_functions,
+            spec: &spec.pinning,
+            follows: if multiplexes_listen { StateKinds::CHANNELS } else { StateKinds::NONE },
+            now,
+        });
+        let pair =
+            LinkedPair { client, server, statements, statements_max, stats, to_server, observer };
         let rewriter = Rewriter { pair, multiplexes_listen };
         let allows_simple_queries = spec.allows_simple_queries;
         let mut handler = LinkedHandler {

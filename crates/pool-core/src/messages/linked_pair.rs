@@ -12,6 +12,7 @@ use crate::{
         outstanding::{ReplyTarget, RequestKind, RollbackAction},
         write,
     },
+    pinning::StatementObserver,
     prepared::{
         deallocate,
         names::ClientStatements,
@@ -39,6 +40,8 @@ pub(crate) struct LinkedPair<'a> {
     pub(crate) statements_max: usize,
     pub(crate) stats: &'a mut PoolStats,
     pub(crate) to_server: &'a mut GatherBuffer,
+    /// Recognizes what statements leave in the session, in adaptive mode.
+    pub(crate) observer: Option<StatementObserver<'a>>,
 }
 
 impl LinkedPair<'_> {
@@ -275,11 +278,17 @@ impl LinkedPair<'_> {
         flags: SessionStateFlags,
         is_simple: bool,
     ) {
-        if is_simple { self.server.session_state |= flags } else { self.record_effects(sql, flags) }
+        if is_simple {
+            self.server.session_state |= flags;
+            self.observe(sql);
+        } else {
+            self.record_effects(sql, flags);
+        }
     }
 
     /// Records the possible effects of a statement's text on the session.
     pub(super) fn record_effects(&mut self, sql: &[u8], flags: SessionStateFlags) {
+        self.observe(sql);
         let server = &mut *self.server;
         server.session_state |= flags;
         server.batch.may_deallocate |= deallocate::is_deallocation(sql);

@@ -153,6 +153,9 @@ pub(crate) enum ReplyTarget {
     /// The pooler, which queries the server's LISTEN channels after a transaction that contained
     /// LISTEN or UNLISTEN: an error disconnects client and server.
     ListeningChannels,
+    /// The pooler, which asks the server whether its session has state that cannot follow the
+    /// client: after an error it asks again.
+    SessionState,
     /// The pooler, which queries or temporarily changes the parse settings: an error is treated as
     /// an error of the client's next request or, in a batch of the pooler's own, disconnects client
     /// and server.

@@ -12,6 +12,7 @@ use crate::{
         gather_buffer::GatherBuffer,
         outstanding::{PreviousUnnamed, ReplyTarget, RequestKind, RollbackAction},
     },
+    pinning::pin::StableFunctions,
     prepared::{
         names::{ClientStatements, ServerStatements},
         statements::StatementRegistry,
@@ -77,6 +78,7 @@ pub(crate) struct ReplyHandler<'a> {
     pub(crate) statements: &'a StatementRegistry,
     pub(crate) to_server: &'a mut GatherBuffer,
     pub(crate) stats: &'a mut PoolStats,
+    pub(crate) stable_functions: &'a mut StableFunctions,
     pub(crate) now: Time,
     /// The capture buffer, if the client is captured.
     pub(crate) capture: Option<&'a mut CaptureBuffer>,
@@ -88,7 +90,12 @@ impl ReplyHandler<'_> {
     pub(crate) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let reads_rows = kind == Backend::DataRow
             && self.server.outstanding.front().is_some_and(|it| {
-                matches!(it.target, ReplyTarget::ListeningChannels | ReplyTarget::ParseSettings)
+                matches!(
+                    it.target,
+                    ReplyTarget::ListeningChannels
+                        | ReplyTarget::ParseSettings
+                        | ReplyTarget::SessionState
+                )
             });
         let captures_row = kind == Backend::DataRow
             && self.capture.as_ref().is_some_and(|capture| capture.needs_row(body_bytes));
@@ -117,6 +124,9 @@ impl ReplyHandler<'_> {
         }
         if target == ReplyTarget::ListeningChannels && kind == Backend::DataRow {
             self.read_listening_channel(body);
+        }
+        if target == ReplyTarget::SessionState && kind == Backend::DataRow {
+            self.read_session_state(body);
         }
         if target == ReplyTarget::ParseSettings
             && kind == Backend::DataRow
@@ -167,6 +177,8 @@ impl ReplyHandler<'_> {
                 // is removed before them.
                 if target == ReplyTarget::Parameters {
                     self.parameters_applied();
+                } else if target == ReplyTarget::SessionState {
+                    self.apply_session_state();
                 } else if !self.server.restore.parameters.is_empty()
                     && target == ReplyTarget::Client
                 {
@@ -341,6 +353,9 @@ impl ReplyHandler<'_> {
                         // If other requests are outstanding, their flags are already set and must
                         // stay.
                         server.session_state = SessionStateFlags::NONE;
+                        if let Some(pin) = &mut server.pin {
+                            pin.discarded_all();
+                        }
                     }
                     if !is_reset && self.connect_query.is_some() {
                         server.session_state |= SessionStateFlags::SETTINGS;
@@ -453,6 +468,7 @@ impl ReplyHandler<'_> {
             ReplyTarget::Cleaning | ReplyTarget::ListeningChannels => {
                 return ReplyAction::Disconnect(ClientRefusal::ServerLost);
             }
+            ReplyTarget::SessionState => return self.session_state_failed(),
             ReplyTarget::ParseSettings if self.server.outstanding.is_batch_for(target) => {
                 return ReplyAction::Disconnect(parameter_refused(body));
             }

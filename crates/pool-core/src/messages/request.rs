@@ -158,7 +158,8 @@ impl LinkedHandler<'_> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(stalled);
         }
-        let is_over = self.is_shared && self.rewriter.pair.server.is_quiescent();
+        let server = &self.rewriter.pair.server;
+        let is_over = self.is_shared && server.is_quiescent() && !server.is_pinned();
         is_over.then_some(RewriteResult::Stop(StopReason::ServerReleased))
     }
 
@@ -355,6 +356,7 @@ impl LinkedHandler<'_> {
 
     /// Forwards a Parse, Bind, Describe or Close unchanged, if statement names are not rewritten.
     fn forward_unrenamed(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
+        self.rewriter.pair.observe_unrenamed(kind, message);
         let server = &mut *self.rewriter.pair.server;
         if kind == Frontend::Parse {
             if self.is_shared {
@@ -402,6 +404,7 @@ impl LinkedHandler<'_> {
         {
             return stalled; // If the batch has failed, the server skips this message.
         }
+        self.rewriter.pair.observe_unknown();
         let server = &mut *self.rewriter.pair.server;
         server.finish_batch(); // ReadyForQuery ends the batch as Sync would.
         // The called function may be `set_config`.
@@ -470,6 +473,7 @@ impl LinkedHandler<'_> {
     /// Handles a query string for which [`fast_path::is_simple`] returns `true`.
     #[inline]
     fn fast_path_query(&mut self, sql: &[u8]) -> RewriteResult {
+        self.rewriter.pair.observe(sql);
         let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let set_kind = if self.is_shared {
             let flags = SessionStateFlags::from_text(sql);
@@ -527,6 +531,7 @@ impl LinkedHandler<'_> {
     /// Records the possible effects of a query string on the session, and returns what a `SET` tag
     /// in its reply will mean.
     fn record_query_effects(&mut self, message: PartialMessage<'_>) -> SetKind {
+        self.rewriter.pair.observe_message(message);
         let LinkedPair { client, server, .. } = &mut self.rewriter.pair;
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
         server.record_reset_parameters(sql, &client.startup_parameters);

@@ -143,6 +143,7 @@ impl Rewriter<'_> {
         } else {
             self.pair.client.statements.clear_unnamed();
             self.pair.server.session_state = SessionStateFlags::UNKNOWN;
+            self.pair.observe_unknown();
         }
         self.pair.server.statements.unnamed_is_ours = true;
         let Some((name, statement)) = deallocated else {
@@ -440,6 +441,8 @@ impl Rewriter<'_> {
             self.replace_name(header, rest_at, before, &[name, b"?\0"]);
             return (RewriteResult::FrontReplaced(rest_at), StatementRef::NONE);
         }
+        // The statement may have been prepared by the command PREPARE.
+        self.pair.observe_unknown();
         (RewriteResult::AsIs, StatementRef::NONE)
     }
 

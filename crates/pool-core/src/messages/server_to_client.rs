@@ -106,7 +106,7 @@ impl MessagePath<'_> {
         let client = linked.and_then(|client| clients.get_mut(client));
         let now = call.now;
         let capture = capture.of_client(client.as_deref());
-        let PoolState { spec, stats, .. } = self.pools.pool(server.pool);
+        let PoolState { spec, stats, stable_functions, .. } = self.pools.pool(server.pool);
         let refuses_blocks = spec.mode == PoolingMode::Statement;
         let listens = spec.mode != PoolingMode::Session && spec.listen_bytes.is_some();
         let mut handler = ReplyHandler {
@@ -119,6 +119,7 @@ impl MessagePath<'_> {
             statements: self.statements,
             to_server,
             stats,
+            stable_functions,
             now,
             capture,
         };

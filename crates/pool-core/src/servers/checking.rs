@@ -36,7 +36,7 @@ pub(crate) fn next_idle(
         let server = servers.get(id);
         let is_due = |since| now.since(since) >= check.idle;
         server
-            .is_none_or(|server| server.check_passed_at != Some(now) && is_due(server.state_since))
+            .is_none_or(|server| server.check.passed_at != Some(now) && is_due(server.state_since))
     });
     (!is_late).then_some(id)
 }
@@ -62,7 +62,7 @@ pub(crate) fn check_idle(
         let server = peers.servers.get_mut(id).expect("idle servers exist");
         server.state = ServerState::Cleaning;
         server.state_since = now;
-        server.is_in_check = true;
+        server.check.is_running = true;
         server.outstanding.push_for(ReplyTarget::Cleaning, RequestKind::Query(SetKind::NeedsReset));
         peers.to_server.push_with(|buf| {
             frontend::encode::query(buf, &query).expect("settings have no zero byte");

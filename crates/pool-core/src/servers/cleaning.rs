@@ -15,6 +15,7 @@ use crate::{
         outstanding::{ReplyTarget, RequestKind},
     },
     peers::Peers,
+    pinning,
     pools::Pools,
     servers::{assignment, closing, opening, setup, transfer},
     session::state::{SessionStateFlags, SetKind},
@@ -41,7 +42,9 @@ pub(crate) fn start(
     let Some(server) = peers.servers.get_mut(id) else { return };
     server.state = ServerState::Cleaning;
     server.state_since = call.now;
-    let spec = &pools.get(server.pool).expect("a pool with servers exists").spec;
+    let pool = pools.pool(server.pool);
+    let has_lasting_state = pinning::end(server.pin.take(), &mut pool.stats, call.now);
+    let spec = &pool.spec;
     let is_session = spec.mode == PoolingMode::Session;
     // In session mode, a configured reset query, such as DISCARD ALL, is trusted to reset
     // everything. Without one, any kind of session state may have changed and is reset.
@@ -53,7 +56,7 @@ pub(crate) fn start(
         None if is_session => server.session_state = SessionStateFlags::UNKNOWN,
         None => {}
     }
-    let Some(padding) = padding.filter(|_| !spec.is_single_use) else {
+    let Some(padding) = padding.filter(|_| !spec.is_single_use && !has_lasting_state) else {
         return closing::close(peers, pools, call, id);
     };
     peers.to_server.push_with(|buf| buf.resize(buf.len() + padding, PADDING));
@@ -147,8 +150,8 @@ pub(crate) fn return_to_pool(
         return;
     }
     server.state = ServerState::Idle;
-    server.check_passed_at = server.is_in_check.then_some(call.now);
-    let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.is_in_check));
+    server.check.passed_at = server.check.is_running.then_some(call.now);
+    let (pool_id, is_checked) = (server.pool, std::mem::take(&mut server.check.is_running));
     if server.flow.is_paused {
         peers.update_pause(PeerId::Server(id), call);
     }

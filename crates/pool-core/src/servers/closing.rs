@@ -5,6 +5,7 @@ use howdah_wire::frontend;
 use crate::{
     call::{CoreCall, Step},
     peers::Peers,
+    pinning,
     pools::Pools,
     refusal::ClientRefusal,
     state::{
@@ -33,11 +34,12 @@ pub(crate) fn disconnect(
     call: &mut CoreCall<'_>,
     id: ServerId,
 ) {
-    let Some(server) = peers.servers.remove(id) else { return };
+    let Some(mut server) = peers.servers.remove(id) else { return };
     let pool_id = server.pool;
     let pool = pools.pool(pool_id);
+    pinning::end(server.pin.take(), &mut pool.stats, call.now);
     pool.servers -= 1;
-    pool.checking -= u32::from(server.is_in_check);
+    pool.checking -= u32::from(server.check.is_running);
     match server.state {
         ServerState::Opening => pool.opening -= 1,
         ServerState::Idle => pool.idle.retain(|idle| *idle != id),

@@ -6,6 +6,7 @@ use crate::{
     call::CoreCall,
     clients::leaving,
     peers::Peers,
+    pinning,
     pools::Pools,
     refusal::ClientRefusal,
     servers::cleaning,
@@ -52,6 +53,14 @@ pub(crate) fn release_if_quiescent(
             if spec.mode == PoolingMode::Session || !client.input.is_at_boundary() {
                 return;
             }
+            if spec.mode == PoolingMode::Adaptive
+                && !pinning::may_release(peers, pools, call, server_id)
+            {
+                return;
+            }
+            let Some(server) = peers.servers.get_mut(server_id) else { return };
+            let client = peers.clients.get_mut(client_id).expect("linked clients exist");
+            let spec = &pools.get(pool_id).expect("a pool with servers exists").spec;
             client.state = ClientState::Idle;
             client.state_since = call.now;
             call.steps.push_if_any(client.step_on_progress(client_id));

@@ -341,7 +341,13 @@ impl ServerParameters {
             value: None,
         };
         missing.extend(self.unreported.iter().filter(is_obsolete).map(reset));
-        missing.sort_by_key(|missing| !eq_name(&missing.name, b"client_encoding"));
+        // Another role may lack the privilege to change the other parameters.
+        missing.sort_by_key(|missing| match (&*missing.name, &missing.value) {
+            (b"role", None) => 0,
+            (name, _) if eq_name(name, b"client_encoding") => 1,
+            (b"role", Some(_)) => 3,
+            _ => 2,
+        });
         missing
     }
 
@@ -364,6 +370,23 @@ impl ServerParameters {
         self.unreported = unreported.cloned().collect();
         self.in_flight = None;
         self.applied = Some(set);
+    }
+
+    /// Records the parameters of `set` that the server does not report as those in force.
+    pub(crate) fn mark_unreported(&mut self, set: &Arc<TrackedParameters>) {
+        let unreported = set.list.iter().filter(|parameter| self.value(&parameter.name).is_none());
+        let unreported: Vec<SessionParameter> = unreported.cloned().collect();
+        if unreported.iter().chain(&self.unreported).any(|it| is_parse_setting(&it.name)) {
+            self.parse_state.invalidate();
+        }
+        self.unreported = unreported;
+        self.applied = self.missing(set).is_empty().then(|| Arc::clone(set));
+    }
+
+    /// Whether the session's user is not the one that logged in.
+    pub(crate) fn has_other_user(&self) -> bool {
+        let user = self.reported.iter().find(|known| *known.name == *b"session_authorization");
+        user.is_some_and(|known| known.current != known.at_login)
     }
 
     /// Returns a set in which reported parameters have their values as the server spells them.

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use crate::{
     cluster::ShardBalancers,
     login::ServerFailure,
+    pinning::pin::StableFunctions,
     spec::PoolSpec,
     state::{
         ids::{ClientId, ServerId, WorkerId},
@@ -65,6 +66,8 @@ pub(crate) struct PoolState {
     /// Whether a limit was exceeded when last checked, so that servers that become free may have to
     /// be closed. Cached here so that releasing a server usually reads no limit.
     pub(crate) has_surplus: bool,
+    /// Functions that leave no state in their session, as far as is known.
+    pub(crate) stable_functions: StableFunctions,
     /// Load balancers that choose a cluster member for each client; `None` if the pool has no
     /// clusters.
     pub(crate) balancers: Option<Box<ShardBalancers>>,
@@ -90,6 +93,7 @@ impl PoolState {
             starved_workers: VecDeque::new(),
             request_at: Time::default(),
             has_surplus: false,
+            stable_functions: StableFunctions::default(),
             balancers,
         }
     }

@@ -42,6 +42,10 @@ pub struct PoolStats {
     /// writes. While the client waits, each further selection counts too: one every 100 ms, and one
     /// whenever the cluster's state changes.
     pub reads_waited: u64,
+    /// Number of times that a client was pinned to its server.
+    pub pins: u64,
+    /// For how long clients were pinned, counted when they are no longer.
+    pub pinned_time: DurationHistogram,
     /// Number of notifications queued for clients, counted once for each client.
     pub notifications: u64,
     /// Number of notifications dropped because a client's buffer was full.
@@ -70,6 +74,8 @@ impl PoolStats {
             logins: self.logins.saturating_sub(before.logins),
             reads_redirected: self.reads_redirected.saturating_sub(before.reads_redirected),
             reads_waited: self.reads_waited.saturating_sub(before.reads_waited),
+            pins: self.pins.saturating_sub(before.pins),
+            pinned_time: self.pinned_time.since(&before.pinned_time),
             notifications: self.notifications.saturating_sub(before.notifications),
             notifications_dropped: self
                 .notifications_dropped
@@ -95,6 +101,8 @@ impl AddAssign<&Self> for PoolStats {
         self.logins += other.logins;
         self.reads_redirected += other.reads_redirected;
         self.reads_waited += other.reads_waited;
+        self.pins += other.pins;
+        self.pinned_time += &other.pinned_time;
         self.notifications += other.notifications;
         self.notifications_dropped += other.notifications_dropped;
         self.notification_gaps += other.notification_gaps;

@@ -8,6 +8,7 @@ use crate::{
         fast_path, frame_cursor::FrameCursor, outstanding::OutstandingRequests,
         retry_buffer::RetryBuffer,
     },
+    pinning::pin::SessionPin,
     prepared::{
         names::ServerStatements,
         parse_settings::{
@@ -75,11 +76,7 @@ pub(crate) struct ServerConnection {
     pub(crate) statements: ServerStatements,
     /// Whether the reset query must run before the next client.
     pub(crate) is_reset_due: bool,
-    /// Whether the check query is running on the connection.
-    pub(crate) is_in_check: bool,
-    /// The time of the call in which the connection has passed a check, so that a waiting client
-    /// gets it without another one.
-    pub(crate) check_passed_at: Option<Time>,
+    pub(crate) check: CheckState,
     /// Time at which the current transaction or request started.
     pub(crate) work_started: Time,
     /// The session state that must be reset before the next client.
@@ -87,6 +84,9 @@ pub(crate) struct ServerConnection {
     /// The most severe SET that the client prepared or used by the extended protocol since the
     /// connection was linked.
     pub(crate) set_kind: SetKind,
+    /// The state of the session that keeps its client from leaving; `None` if nothing is suspected,
+    /// as always in other modes than [`crate::PoolingMode::Adaptive`].
+    pub(crate) pin: Option<Box<SessionPin>>,
     pub(crate) restore: RestoreState,
     /// The LISTEN and UNLISTEN statements in the client's transaction.
     pub(crate) pending_actions: Option<Box<PendingActions>>,
@@ -119,6 +119,16 @@ pub(crate) struct BatchState {
     /// The client's request in its original bytes, until the first byte of a reply arrives, in case
     /// it is rerouted to another member. Empty if it cannot be rerouted.
     pub(crate) unanswered_request: Vec<u8>,
+}
+
+/// The check of a connection that was idle for long.
+#[derive(Debug, Default)]
+pub(crate) struct CheckState {
+    /// Whether the check query is running on the connection.
+    pub(crate) is_running: bool,
+    /// The time of the call in which the connection has passed a check, so that a waiting client
+    /// gets it without another one.
+    pub(crate) passed_at: Option<Time>,
 }
 
 /// The restoring of the client's startup parameters after statements that reset them.
@@ -166,11 +176,11 @@ impl ServerConnection {
             parameters: ServerParameters::default(),
             statements: ServerStatements::default(),
             is_reset_due: false,
-            is_in_check: false,
-            check_passed_at: None,
+            check: CheckState::default(),
             work_started: now,
             session_state: SessionStateFlags::NONE,
             set_kind: SetKind::NotSet,
+            pin: None,
             restore: RestoreState::default(),
             pending_actions: None,
             deallocated_name: None,
@@ -187,6 +197,7 @@ impl ServerConnection {
         self.batch.unanswered_request.clear();
         self.statements.unnamed_is_ours = false;
         self.set_kind = SetKind::NotSet;
+        self.pin = None;
         self.restore.clear();
         self.pending_actions = None;
         self.deallocated_name = None;
@@ -250,6 +261,11 @@ impl ServerConnection {
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.restore.is_due |=
             !self.restore.parameters.is_empty() && self.outstanding.is_last_batch();
+    }
+
+    /// Whether the session's state keeps the client from leaving.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pin.as_ref().is_some_and(|pin| pin.is_pinned())
     }
 
     /// Whether all requests are answered and no transaction or batch is open, so that a client

@@ -10,7 +10,8 @@ use std::{
 use howdah_connect::Endpoint;
 use howdah_pool_config::{Config, PoolSettings};
 use howdah_pool_core::{
-    ClientPhase, MemberReport, MirrorReport, PoolCounts, PoolStats, PoolingMode, ServerPhase, Time,
+    ClientPhase, MemberReport, MirrorReport, PinReport, PoolCounts, PoolStats, PoolingMode,
+    ServerPhase, Time,
 };
 
 use crate::{MultiplexerReport, auth::RefusalReason};
@@ -211,6 +212,8 @@ pub struct ServerView {
     pub application_name: String,
     /// Whether the connection will be closed as soon as its client releases it.
     pub is_outdated: bool,
+    /// Why its client is pinned to the connection; `None` if it is not.
+    pub pin: Option<PinReport>,
     /// Addresses of the connection.
     pub addresses: SocketAddresses,
 }

@@ -145,6 +145,7 @@ impl PoolKey {
 enum LimitKey {
     PoolServers(PoolKey),
     PoolReserve(PoolKey),
+    PoolPinned(PoolKey),
     DatabaseServers(String),
     /// Servers by endpoint; a pool with a list of hosts has one limit for the list.
     HostServers(String),

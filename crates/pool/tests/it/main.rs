@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod adaptive;
 mod addresses;
 mod auth_query;
 mod capture;

@@ -68,6 +68,46 @@ pub(super) const SOCKET: &[(&str, ColumnType)] = &[
     ("send_avail", Int4),
 ];
 
+/// Columns of SHOW PINNED.
+pub(super) const PINNED: &[(&str, ColumnType)] = &[
+    ("database", Text),
+    ("user", Text),
+    ("id", Int8),
+    ("application_name", Text),
+    ("addr", Text),
+    ("port", Int4),
+    ("remote_pid", Int4),
+    ("seconds", Int8),
+    ("reason", Text),
+];
+
+/// Returns the rows of SHOW PINNED: the longest pinned client first.
+pub(super) fn pinned(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let mut pinned: Vec<_> = view
+        .servers
+        .iter()
+        .filter_map(|server| {
+            let client = view.clients.iter().find(|client| Some(client.id) == server.client)?;
+            Some((server.pin.as_ref()?, client, server))
+        })
+        .collect();
+    pinned.sort_by_key(|(pin, ..)| std::cmp::Reverse(pin.since));
+    let rows = pinned.into_iter().map(|(pin, client, server)| {
+        vec![
+            view.pools[client.pool].database.as_str().into(),
+            view.client_user(client).into(),
+            client.id.into(),
+            client.application_name.as_str().into(),
+            address(client.addresses.peer),
+            port(client.addresses.peer),
+            server.process_id.into(),
+            pin.since.as_secs().into(),
+            pin.reasons.as_str().into(),
+        ]
+    });
+    rows.collect()
+}
+
 pub(super) fn columns() -> Vec<ShowColumn> {
     PEERS.iter().map(|(name, kind, _)| ShowColumn { name, kind: *kind }).collect()
 }

@@ -117,6 +117,7 @@ fn mode(mode: PoolingMode) -> &'static str {
     match mode {
         PoolingMode::Session => "session",
         PoolingMode::Transaction => "transaction",
+        PoolingMode::Adaptive => "adaptive",
         PoolingMode::Statement => "statement",
     }
 }

@@ -206,6 +206,7 @@ fn server_view(
         statements: server.statements,
         application_name: String::from_utf8_lossy(&server.application_name).into_owned(),
         is_outdated: server.is_outdated,
+        pin: server.pin.clone(),
         addresses: place,
     }
 }

@@ -59,7 +59,8 @@ pub(super) fn mirror_spec(
     PoolSpec {
         mode: match settings.mode {
             PoolMode::Session => PoolingMode::Session,
-            PoolMode::Transaction => PoolingMode::Transaction,
+            // The pool of a mirror resets its servers after each transaction.
+            PoolMode::Transaction | PoolMode::Adaptive => PoolingMode::Transaction,
             PoolMode::Statement => PoolingMode::Statement,
         },
         server_limits: [own, Arc::clone(occupants)].into(),

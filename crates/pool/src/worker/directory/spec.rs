@@ -8,8 +8,8 @@ use howdah_pool_config::{
 };
 use howdah_pool_core::{
     AssignedRole, BalancingStrategy, CheckQuery, ClusterMember, ClusterMembership, ClusterSpec,
-    ConnectQuery, ConnectionLimit, MemberHealth, MemberIndex, PoolSpec, PoolTimeouts, PoolingMode,
-    ReservePool, ResetQuery, SessionParameter, TopologySettings,
+    ConnectQuery, ConnectionLimit, MemberHealth, MemberIndex, PinningSpec, PoolSpec, PoolTimeouts,
+    PoolingMode, ReservePool, ResetQuery, SessionParameter, TopologySettings,
 };
 
 use super::{DirectoryState, LimitKey, PoolKey, PoolPart, mirrors};
@@ -194,6 +194,10 @@ pub(super) fn pool_spec(
         directory.limit(LimitKey::HostServers(hosts.join(",")), max_or_unlimited(of_hosts)),
         Arc::clone(occupants),
     ];
+    let pinned = directory.limit(
+        LimitKey::PoolPinned(shared_key(config, key)),
+        max_or_unlimited(config.adaptive.pinned_max),
+    );
     // A pool shares its limits with the forced user's pool that replaces it.
     let shared_key = shared_key(config, key);
     let own =
@@ -207,6 +211,7 @@ pub(super) fn pool_spec(
         mode: match settings.mode {
             PoolMode::Session => PoolingMode::Session,
             PoolMode::Transaction => PoolingMode::Transaction,
+            PoolMode::Adaptive => PoolingMode::Adaptive,
             PoolMode::Statement => PoolingMode::Statement,
         },
         server_limits: with(own),
@@ -217,6 +222,17 @@ pub(super) fn pool_spec(
             .enabled
             .then_some(config.notifications.client_bytes as usize),
         allows_simple_queries: config.simple_queries,
+        pinning: PinningSpec {
+            stateless_functions: config
+                .adaptive
+                .stateless_functions
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+            limits: [pinned].into(),
+            idle: config.adaptive.pinned_idle,
+            lasting: config.adaptive.pinned_time,
+        },
         reset: reset(config),
         connect_query: connect_query(settings),
         check: check_query(config, times),
