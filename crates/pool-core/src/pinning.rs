@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The client does not wait for the answer: a request that arrives meanwhile goes to the same
-//! server, behind the question.
+//! server, after the question.
 
 pub(crate) mod check_query;
 pub(crate) mod effects_cache;
@@ -55,7 +55,7 @@ use crate::{
     time::Time,
 };
 
-/// What is needed to recognize the effects of a client's statements on its session.
+/// Recognizes the effects of a client's statements on its session.
 pub(crate) struct StatementObserver<'a> {
     pub(crate) effects: &'a mut SessionEffectsCache,
     pub(crate) stable_functions: &'a mut StableFunctions,
@@ -156,7 +156,7 @@ pub(crate) fn may_release(
     };
     let ServerState::Linked(client_id) = server.state else { return false };
     let Some(client) = peers.clients.get_mut(client_id) else { return false };
-    if pin.has_suspicion() && !pin.has_given_up() {
+    if pin.has_suspicion() && !pin.gave_up() {
         let reports = |it: &&SessionParameter| !server.parameters.reports(&it.name);
         let followed: Vec<&SessionParameter> =
             client.parameters.list().iter().filter(reports).collect();

@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Sessions {
     /// The sets of session parameters that clients expect.
     pub(crate) parameters: ParameterSets,
-    /// What recent statements leave in their sessions.
+    /// The effects of recent statements on their sessions.
     pub(crate) effects: SessionEffectsCache,
     /// The prepared statements, shared by all workers.
     pub(crate) statements: Arc<StatementRegistry>,

@@ -17,8 +17,8 @@ pub enum PoolingMode {
     /// A client keeps its server until its transaction has ended and all its requests are answered.
     #[default]
     Transaction,
-    /// Like [`PoolingMode::Transaction`], but a client whose session has state that cannot follow it
-    /// keeps its server until that state is gone.
+    /// Like [`PoolingMode::Transaction`], but a client whose session has state that cannot follow
+    /// it keeps its server until that state is gone.
     Adaptive,
     /// Like [`PoolingMode::Transaction`], but a client that opens a transaction block is
     /// disconnected.

@@ -98,6 +98,22 @@ const READS_WAITED: Description = Description::counter(
     "How often a client waited for a standby to replay its writes.",
 )
 .labels(POOL);
+const PINNED_CLIENTS: Description = Description::gauge(
+    "howdah_pool_pinned_clients",
+    "Clients in adaptive mode whose session state keeps them on one server.",
+)
+.labels(POOL);
+const PINS: Description = Description::counter(
+    "howdah_pool_pins_total",
+    "How often a client in adaptive mode was pinned to its server.",
+)
+.labels(POOL);
+const PINNED_SECONDS: Description = Description::histogram(
+    "howdah_pool_pinned_seconds",
+    "How long clients were pinned to their servers, counted when they no longer are.",
+)
+.bounds_us(&DurationHistogram::BOUNDS_US)
+.labels(POOL);
 const CLIENT_BYTES: Description =
     Description::counter("howdah_pool_client_bytes_total", "Bytes received from clients.")
         .unit(MetricUnit::Bytes)
@@ -435,6 +451,7 @@ fn update_pool(
     gauge(&SERVERS, "idle", counts.servers_idle);
     gauge(&SERVERS, "login", counts.servers_login);
     gauge(&SERVERS, "busy", counts.servers_busy);
+    registry.gauge_with(&PINNED_CLIENTS, &labels).set(counts.clients_pinned.into());
     registry.gauge_with(&LONGEST_WAIT, &labels).set(counts.wait_max.as_secs_f64());
     for (description, value) in [
         (&TRANSACTIONS, more.transactions),
@@ -443,6 +460,7 @@ fn update_pool(
         (&ASSIGNMENTS, more.assignments),
         (&READS_REDIRECTED, more.reads_redirected),
         (&READS_WAITED, more.reads_waited),
+        (&PINS, more.pins),
         (&CLIENT_BYTES, more.client_bytes),
         (&SERVER_BYTES, more.server_bytes),
         (&NOTIFICATIONS, more.notifications),
@@ -457,4 +475,5 @@ fn update_pool(
     add(registry.histogram_with(&TRANSACTION_SECONDS, &labels), &more.transaction_time);
     add(registry.histogram_with(&QUERY_SECONDS, &labels), &more.query_time);
     add(registry.histogram_with(&WAIT_SECONDS, &labels), &more.wait_time);
+    add(registry.histogram_with(&PINNED_SECONDS, &labels), &more.pinned_time);
 }

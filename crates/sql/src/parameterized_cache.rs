@@ -18,8 +18,8 @@ use crate::ParameterizedText;
 /// the old one, and the previous old one is dropped.
 #[derive(Debug)]
 pub struct ParameterizedCache<V> {
-    young: Generation<V>,
-    old: Generation<V>,
+    young: ResultGeneration<V>,
+    old: ResultGeneration<V>,
     bytes_max: usize,
     parameterized: ParameterizedText,
 }
@@ -34,7 +34,7 @@ pub struct Analyzed<V> {
 }
 
 #[derive(Debug)]
-struct Generation<V> {
+struct ResultGeneration<V> {
     /// Results by the hash of their text. If two texts have the same hash, the later one replaces
     /// the earlier.
     entries: HashMap<u64, (Box<[u8]>, V), BuildHasherDefault<IdentityHasher>>,
@@ -49,8 +49,8 @@ impl<V: Clone> ParameterizedCache<V> {
     /// Creates a cache of up to about `bytes` bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            young: Generation::default(),
-            old: Generation::default(),
+            young: ResultGeneration::default(),
+            old: ResultGeneration::default(),
             bytes_max: bytes,
             parameterized: ParameterizedText::default(),
         }
@@ -94,8 +94,8 @@ impl<V: Clone> ParameterizedCache<V> {
         value
     }
 
-    /// Returns the parameterized text that the last call of [`Self::get_or_analyze`] has read; empty
-    /// if the result was found by the exact text.
+    /// Returns the parameterized text that the last call of [`Self::get_or_analyze`] has read; it
+    /// is empty if the result was found by the exact text.
     pub fn parameterized(&self) -> &ParameterizedText {
         &self.parameterized
     }
@@ -126,13 +126,13 @@ impl<V: Clone> ParameterizedCache<V> {
     }
 }
 
-impl<V> Default for Generation<V> {
+impl<V> Default for ResultGeneration<V> {
     fn default() -> Self {
         Self { entries: HashMap::default(), bytes: 0 }
     }
 }
 
-impl<V: Clone> Generation<V> {
+impl<V: Clone> ResultGeneration<V> {
     fn find(&self, hash: u64, text: &[u8]) -> Option<&V> {
         self.entries.get(&hash).filter(|(known, _)| **known == *text).map(|(_, value)| value)
     }

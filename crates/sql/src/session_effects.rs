@@ -54,7 +54,7 @@ impl StateKinds {
 pub enum UndetectableState {
     /// `LOAD`, of a library.
     Library,
-    /// The seed of `random()`.
+    /// Another seed of `random()`, set by `setseed` or by `SET seed`.
     RandomSeed,
     /// A replication slot, which may be temporary.
     ReplicationSlot,
@@ -108,8 +108,8 @@ pub struct SessionEffects {
     /// Functions that are not PostgreSQL's own, as `name` or `schema.name`, up to
     /// [`FUNCTIONS_MAX`]; `do` for an anonymous code block.
     pub functions: Vec<Box<str>>,
-    /// Whether the text calls `currval` or `lastval`, which depend on the session's earlier calls of
-    /// `nextval`.
+    /// Whether the text calls `currval` or `lastval`, which depend on earlier calls of `nextval` in
+    /// the session.
     pub reads_sequence_state: bool,
     /// Whether texts that differ in constants only may have other effects.
     pub depends_on_constants: bool,

@@ -91,7 +91,7 @@ fn invalid_lines_are_reported_with_file_and_line() {
     let expected = [
         "p.ini:2: a: hots: unknown key (did you mean `host`?)",
         "p.ini:3: b: expected `key=value`",
-        "p.ini:4: c: pool_mode: \"fast\" is not one of session, transaction, statement",
+        "p.ini:4: c: pool_mode: \"fast\" is not one of session, transaction, adaptive, statement",
         "p.ini:7: max_client_con: unknown key (did you mean `max_client_conn`?)",
         "p.ini:8: listen_port: \"70000\" is not a port from 0 to 65535",
         "p.ini:9: auth_type: pam is not supported; use any, trust, plain, md5, scram-sha-256, cert or \
@@ -114,7 +114,7 @@ fn rule_violations_caused_by_invalid_keys_are_not_reported() {
         "max_client_conn = 0\nauth_type = cert\nclient_tls_cert_fil = x\nclient_tls_key_file = y\n",
     ));
     let expected = [
-        "p.ini:2: a: pool_mode: \"fast\" is not one of session, transaction, statement",
+        "p.ini:2: a: pool_mode: \"fast\" is not one of session, transaction, adaptive, statement",
         "p.ini:7: client_tls_cert_fil: unknown key (did you mean `client_tls_cert_file`?)",
         "p.ini:5: limits.clients: must be at least 1",
         "p.ini:6: auth.type: cert needs tls.client.mode to be verify-ca or verify-full",

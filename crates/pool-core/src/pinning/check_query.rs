@@ -96,9 +96,9 @@ const KIND_QUERIES: [(StateKinds, &str); 6] = [
 pub(crate) enum StateRow<'a> {
     /// State of one kind is there: its name, or for locks their number.
     Found(StateKinds, &'a [u8]),
-    /// The value of a setting; `None` if there is no such setting.
+    /// The value of a setting; `None` if the server does not know it.
     Setting(&'a [u8], Option<&'a [u8]>),
-    /// A function that is volatile.
+    /// One of the functions, which turned out to be volatile.
     VolatileFunction(&'a [u8]),
 }
 
@@ -121,14 +121,14 @@ impl<'a> StateRow<'a> {
     }
 }
 
-/// Whether a name can be part of the query: ASCII letters, digits and a few other characters, none
-/// of which ends a string or starts an escape, in any encoding.
-pub(crate) fn is_plain_name(name: &str) -> bool {
+/// Whether a name can be part of the query: ASCII characters of names, none of which ends a string
+/// or starts an escape, in any encoding.
+pub(crate) fn is_quotable(name: &str) -> bool {
     name.len() <= 2 * 63 + 1
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte))
 }
 
 fn literals<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let quoted = names.filter(|name| is_plain_name(name)).map(|name| format!("'{name}'"));
+    let quoted = names.filter(|name| is_quotable(name)).map(|name| format!("'{name}'"));
     quoted.collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use howdah_sql::{SessionEffects, StateKinds, UndetectableState};
 
 use crate::{
-    pinning::check_query::{StateQuestions, StateRow, is_plain_name},
+    pinning::check_query::{StateQuestions, StateRow, is_quotable},
     session::parameter::SessionParameter,
     state::limits::Permits,
     time::Time,
@@ -15,9 +15,9 @@ use crate::{
 /// client's statements may have left there, and what the last check has found.
 #[derive(Debug, Default)]
 pub(crate) struct SessionPin {
-    /// What the statements since the last check may have left or removed.
+    /// State that the statements since the last check may have left or removed.
     suspected: Suspected,
-    /// What the check in flight asks; `None` if there is none.
+    /// The check in flight.
     asked: Option<Box<AskedState>>,
     /// The kinds of state that the last checks have found.
     found: StateKinds,
@@ -52,7 +52,7 @@ struct AskedState {
     has_failed: bool,
 }
 
-/// The result of a check.
+/// The values and functions that a check has found, for the client and its pool.
 #[derive(Debug, Default)]
 pub(crate) struct CheckResult {
     /// The values of the settings that were asked for.
@@ -106,7 +106,7 @@ impl SessionPin {
         suspected.leaves.insert(effects.leaves.without(follows));
         suspected.removes.insert(effects.removes.without(follows));
         for name in effects.settings.iter().filter(|name| !is_reported(name)) {
-            if !is_plain_name(name) {
+            if !is_quotable(name) {
                 push_new(&mut suspected.undetectable, UndetectableState::UnnamedSetting);
             } else if suspected.settings.len() >= SETTINGS_MAX {
                 suspected.leaves.insert(StateKinds::SETTINGS);
@@ -169,7 +169,7 @@ impl SessionPin {
             .functions
             .into_iter()
             .filter(|name| !self.functions.contains(name))
-            .partition(|name| is_plain_name(name) && **name != *"do");
+            .partition(|name| is_quotable(name) && **name != *"do");
         for name in unnamed {
             push_new(&mut self.functions, name);
         }
@@ -177,7 +177,7 @@ impl SessionPin {
         if kinds.intersects(StateKinds::SETTINGS) {
             // The list of all settings lacks those of extensions and applications.
             let names = followed.iter().filter_map(|it| std::str::from_utf8(&it.name).ok());
-            for name in names.filter(|name| name.contains('.') && is_plain_name(name)) {
+            for name in names.filter(|name| name.contains('.') && is_quotable(name)) {
                 push_new(&mut settings, name.to_ascii_lowercase().into());
             }
         }
@@ -199,13 +199,13 @@ impl SessionPin {
 
     /// Whether the server could not be asked, so that only another request of the client starts a
     /// new attempt.
-    pub(crate) fn has_given_up(&self) -> bool {
+    pub(crate) fn gave_up(&self) -> bool {
         self.failures > FAILURES_MAX
     }
 
     /// Allows another attempt to ask the server.
     pub(crate) fn retry(&mut self) {
-        if self.has_given_up() {
+        if self.gave_up() {
             self.failures = 0;
         }
     }
@@ -295,7 +295,7 @@ impl SessionPin {
         self.pinned = Some((now, permits));
     }
 
-    /// Returns since when the client was pinned, which it is no longer.
+    /// Ends the client's being pinned, and returns since when it was.
     pub(crate) fn clear_pinned(&mut self) -> Option<Time> {
         self.pinned.take().map(|(since, _)| since)
     }
@@ -349,7 +349,7 @@ impl Suspected {
     }
 }
 
-/// All kinds of state.
+/// All kinds of state, in the order in which they are shown to users.
 const EACH_KIND: [StateKinds; 7] = [
     StateKinds::TEMPORARY,
     StateKinds::LOCKS,

@@ -1,6 +1,7 @@
 //! Adaptive mode: state of a client's session follows it, or pins it to its server.
 
 use howdah_connect::Client;
+use howdah_lab::wait_until;
 
 use crate::support::{PoolFixture, WAIT_TIMEOUT, connect, start_pooler_with};
 
@@ -152,7 +153,7 @@ const STATES: &[(&[&str], &str, Treatment, &str)] = &[
     (&["select app_listed()"], "select 1", Follows, ""),
     (&["load 'auto_explain'"], "show auto_explain.log_nested_statements", Pins, ""),
     (&["select setseed(0.5)"], "select random()", Pins, ""),
-    // What the pooler does not see.
+    // State that the pooler does not see.
     (&["select nextval('numbers')"], "select lastval()", Unseen, ""),
     (
         &["insert into triggers values (1)"],
@@ -271,7 +272,7 @@ fn check_states(major: u32) {
         // An unpinned client gets its server again unless another client uses it, as here.
         let mut other = client(&fixture, "postgres");
         run(&mut other, "begin");
-        // Replies arrive in order: that of the question to the server is behind the last one.
+        // Replies arrive in order: that to the pooler's question precedes this one.
         run(&mut pooled, "select 1");
         let list = wait_for_pins(&mut console, |list| list.is_empty() != (*treatment == Pins));
         let is_pinned = !list.is_empty();
@@ -306,16 +307,14 @@ fn check_states(major: u32) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Waits until the console's list of pinned clients is as expected, and returns the last list.
+/// Waits until the console's list of pinned clients is as expected, and returns it.
 fn wait_for_pins(console: &mut Client, is_expected: impl Fn(&str) -> bool) -> String {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    loop {
-        let list = pinned(console);
-        if is_expected(&list) || std::time::Instant::now() > deadline {
-            return list;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    let mut list = String::new();
+    wait_until("the expected list of pinned clients", WAIT_TIMEOUT, || {
+        list = pinned(console);
+        is_expected(&list)
+    });
+    list
 }
 
 #[test]
