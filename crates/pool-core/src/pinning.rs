@@ -37,7 +37,7 @@ use crate::{
     pinning::{
         check_query::StateRow,
         effects_cache::SessionEffectsCache,
-        pin::{CheckResult, SessionPin, StableFunctions, is_listed},
+        pin::{CheckResult, StableFunctions, is_listed},
     },
     pools::Pools,
     prepared::statements::sql_text,
@@ -50,6 +50,7 @@ use crate::{
     state::{
         ids::ServerId,
         limits::Permits,
+        pool_stats::PoolStats,
         server::{ServerConnection, ServerState},
     },
     time::Time,
@@ -149,9 +150,19 @@ pub(crate) fn may_release(
     id: ServerId,
 ) -> bool {
     let Some(server) = peers.servers.get_mut(id) else { return false };
+    let spec = &pools.pool(server.pool).spec;
+    let is_listening = spec.listen_bytes.is_some();
+    let has_connect_query = spec.connect_query.is_some();
+    // The answer replaces what command tags and keywords may have told, but for LISTEN statements
+    // that could not be tracked, and for the effect of the connect query.
+    let not_answered = |flags: SessionStateFlags| match () {
+        () if has_connect_query => flags,
+        () if is_listening => flags.only(SessionStateFlags::LISTEN),
+        () => SessionStateFlags::NONE,
+    };
     let Some(pin) = &mut server.pin else {
         // The effects of every statement are known, and there are none.
-        server.session_state = SessionStateFlags::NONE;
+        server.session_state = not_answered(server.session_state);
         return true;
     };
     let ServerState::Linked(client_id) = server.state else { return false };
@@ -181,7 +192,7 @@ pub(crate) fn may_release(
         if pin.is_clear() {
             server.pin = None;
         }
-        server.session_state = SessionStateFlags::NONE;
+        server.session_state = not_answered(server.session_state);
         return true;
     }
     if !pin.has_permit() {
@@ -197,12 +208,15 @@ pub(crate) fn may_release(
     false
 }
 
-/// Adds the time for which the client of a server was pinned, which leaves it, to its pool's
-/// statistics. Returns whether the session may have state that a reset does not remove.
-pub(crate) fn end(pin: Option<Box<SessionPin>>, stats: &mut crate::PoolStats, now: Time) -> bool {
-    let Some(mut pin) = pin else { return false };
+/// Ends the pin of a server that its client leaves, and counts its time. Returns whether the session
+/// may have state that a reset does not remove.
+pub(crate) fn end(server: &mut ServerConnection, stats: &mut PoolStats, now: Time) -> bool {
+    let Some(mut pin) = server.pin.take() else { return false };
     if let Some(since) = pin.clear_pinned() {
         stats.pinned_time.add(since, now);
+    }
+    if pin.needs_reset() {
+        server.session_state = SessionStateFlags::UNKNOWN;
     }
     pin.needs_close()
 }

@@ -237,7 +237,9 @@ impl MessagePath<'_> {
         let to_server = &mut self.peers.to_server;
         let statements_max = if is_shared { spec.statements_per_server as usize } else { 0 };
         let multiplexes_listen = is_shared && spec.listen_bytes.is_some();
-        let observer = (spec.mode == PoolingMode::Adaptive).then(|| StatementObserver {
+        // The pooler's own clients end with their transactions.
+        let is_adaptive = spec.mode == PoolingMode::Adaptive && client.is_external();
+        let observer = is_adaptive.then(|| StatementObserver {
             effects: self.effects,
             stable_functions,
             spec: &spec.pinning,

@@ -48,9 +48,12 @@ impl StateQuestions {
                  AND f.s IN ('', n.nspname))"
             ));
         }
-        parts.join(" UNION ALL ")
+        format!("{MARK} {}", parts.join(" UNION ALL "))
     }
 }
+
+/// A comment at the start of the query, for those who find it in the server's log or statistics.
+pub(crate) const MARK: &str = "/* howdah: session state */";
 
 /// The queries for the kinds of state, without settings by name and functions.
 const KIND_QUERIES: [(StateKinds, &str); 6] = [

@@ -84,13 +84,22 @@ impl SessionPin {
         !self.is_pinned() && self.asked.is_none() && self.suspected.is_empty()
     }
 
+    /// Whether there may be state of any kind that resetting the session removes.
+    pub(crate) fn needs_reset(&self) -> bool {
+        let is_asked = |asked: &AskedState| !asked.questions.functions.is_empty();
+        !self.functions.is_empty()
+            || !self.suspected.functions.is_empty()
+            || self.asked.as_deref().is_some_and(is_asked)
+            || self.undetectables().any(|state| state.ends_with_discard_all())
+    }
+
     /// Whether there may be state that resetting the session does not remove.
     pub(crate) fn needs_close(&self) -> bool {
-        !self.undetectable.is_empty()
-            || !self.functions.is_empty()
-            || !self.suspected.undetectable.is_empty()
-            || !self.suspected.functions.is_empty()
-            || self.asked.as_ref().is_some_and(|asked| !asked.questions.functions.is_empty())
+        self.undetectables().any(|state| !state.ends_with_discard_all())
+    }
+
+    fn undetectables(&self) -> impl Iterator<Item = &UndetectableState> {
+        self.undetectable.iter().chain(&self.suspected.undetectable)
     }
 
     /// Records what a statement may leave or remove. `is_reported` tells whether the server reports

@@ -37,7 +37,7 @@ pub(crate) fn disconnect(
     let Some(mut server) = peers.servers.remove(id) else { return };
     let pool_id = server.pool;
     let pool = pools.pool(pool_id);
-    pinning::end(server.pin.take(), &mut pool.stats, call.now);
+    pinning::end(&mut server, &mut pool.stats, call.now);
     pool.servers -= 1;
     pool.checking -= u32::from(server.check.is_running);
     match server.state {

@@ -54,6 +54,7 @@ pub(crate) fn release_if_quiescent(
                 return;
             }
             if spec.mode == PoolingMode::Adaptive
+                && client.is_external()
                 && !pinning::may_release(peers, pools, call, server_id)
             {
                 return;

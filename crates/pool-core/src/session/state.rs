@@ -35,6 +35,11 @@ impl SessionStateFlags {
         self.0 & other.0 != 0
     }
 
+    /// Returns those of these flags that are in `other`.
+    pub(crate) fn only(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Returns these flags without `other`.
     pub(crate) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

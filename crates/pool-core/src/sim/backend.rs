@@ -19,6 +19,8 @@ use howdah_wire::{
 };
 
 use self::token::{StatementToken, TokenShard};
+use crate::pinning::check_query;
+
 use super::{
     connect_query::{ConnectQueryEffect, TENANT, TENANT_TABLE},
     coverage::Situation,
@@ -392,6 +394,9 @@ impl SimBackend {
     }
 
     fn execute(&mut self, sql: &str, extended: bool) {
+        if sql.starts_with(check_query::MARK) {
+            return self.session_state(sql);
+        }
         self.check_owner(sql);
         let (verb, rest) = sql.split_once(' ').unwrap_or((sql, ""));
         let token = rest.rsplit(' ').next().unwrap_or("").to_owned();
@@ -661,6 +666,34 @@ impl SimBackend {
         }
     }
 
+    /// Answers the question for the session's state in adaptive mode.
+    fn session_state(&mut self, sql: &str) {
+        let mut rows = Vec::new();
+        for (left, view, kind) in [
+            ("lock", "pg_locks", "l"),
+            ("table", "pg_my_temp_schema", "t"),
+            ("statement", "pg_prepared_statements", "p"),
+        ] {
+            if sql.contains(view) && self.leftovers.contains(&left) {
+                rows.push([kind, left, ""].map(str::to_owned));
+            }
+        }
+        for (name, value) in &self.settings {
+            let is_asked = sql.contains("pg_settings") || sql.contains(&format!("'{name}'"));
+            if is_asked && !REPORTED.contains(&name.as_str()) {
+                rows.push(["s", name, value].map(str::to_owned));
+            }
+        }
+        for row in &rows {
+            encode::data_row(&mut self.output, row.each_ref().map(|cell| Some(cell.as_bytes())))
+                .unwrap();
+        }
+        if !rows.is_empty() {
+            self.situations.push(Situation::SessionStateFound);
+        }
+        self.complete("SELECT 1");
+    }
+
     fn set_config(&mut self, rest: &str) {
         let arguments = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(", "));
         let (both, is_local) = arguments.expect("three arguments");
@@ -681,6 +714,10 @@ impl SimBackend {
             };
         } else {
             self.settings.insert(name.to_owned(), value.to_owned());
+        }
+        if reported.is_none() {
+            // The pooler knows this setting: it follows its client.
+            self.remove_leftover("setting");
         }
         self.row(value);
         self.complete("SELECT 1");

@@ -18,6 +18,8 @@ pub(super) enum Situation {
     ChannelsTakenOver,
     /// A connect query runs again after a reset.
     ConnectQueryRepeated,
+    /// A server in adaptive mode has told that its session has state.
+    SessionStateFound,
     /// A statement is parsed while a parameter that affects it has a value that was not reported.
     ParsedUnderUnreportedSetting,
     /// A statement is parsed while reported parameters that affect it do not have their defaults.
@@ -35,13 +37,14 @@ pub(super) enum Situation {
 }
 
 impl Situation {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::ShardFailover,
         Self::ShardStandbyRead,
         Self::ClientTakenOver,
         Self::StatementsTakenOver,
         Self::ChannelsTakenOver,
         Self::ConnectQueryRepeated,
+        Self::SessionStateFound,
         Self::ParsedUnderUnreportedSetting,
         Self::ParsedUnderChangedSettings,
         Self::FanOutRead,

@@ -240,6 +240,7 @@ fn random_spec(random: &mut SimRandom) -> PoolSpec {
     spec.mode = match random.below(100) {
         0..15 => PoolingMode::Session,
         15..25 => PoolingMode::Statement,
+        25..45 => PoolingMode::Adaptive,
         _ => PoolingMode::Transaction,
     };
     spec.statements_per_server = 1 + u32::try_from(random.below(3)).unwrap();
