@@ -688,6 +688,8 @@ impl SimBackend {
             encode::data_row(&mut self.output, row.each_ref().map(|cell| Some(cell.as_bytes())))
                 .unwrap();
         }
+        // From now on the pooler knows the settings, which follow the client.
+        self.remove_leftover("setting");
         if !rows.is_empty() {
             self.situations.push(Situation::SessionStateFound);
         }
