@@ -50,10 +50,11 @@ helm: ## Lint and render the Helm chart, and check it against the types of Kuber
 advisories: ## Look up the dependencies in the RustSec database, which is downloaded first.
 	$(CARGO) deny --log-level error check advisories
 
-# The tests come last, so that their summary ends the log. Property tests use the same cases in each run, so that
+# The tests come last, so that their summary ends the log; those of the pooler again on other versions of PostgreSQL. Property tests use the same cases in each run, so that
 # a commit either passes or fails; `make explore` tries others.
 test: setup lint ## What CI runs: format, clippy, docs, then every test.
 	PROPTEST_RNG_SEED=1 scripts/run-tests
+	scripts/test-pool-majors
 
 lint: ## Format check, banned words, licences, the book, clippy and rustdoc, each without a warning.
 	$(CARGO) fmt --all --check

@@ -156,7 +156,7 @@ fn set_changes_key_until_reload() {
         ("set listen_port = 1", "cannot be changed without a restart"),
         ("set workers = 1", "cannot be changed without a restart"),
         ("set nonsense = 1", "unrecognized parameter \"nonsense\""),
-        ("set pool_mode = 'sometimes'", "not one of session, transaction, statement"),
+        ("set pool_mode = 'sometimes'", "not one of session, transaction, adaptive, statement"),
     ] {
         let output = fixture.console_error(command);
         assert!(output.contains(why), "{output}");
