@@ -34,7 +34,7 @@ fn workers_use_idle_servers_of_others_before_they_open_the_last_ones() {
     let fixture = PoolFixture { server, pooler };
     // The kernel distributes them over both workers.
     let mut clients: Vec<_> = (0..10).map(|_| RawClient::log_in(fixture.address())).collect();
-    let mut backend_pid = |client: &mut RawClient| {
+    let backend_pid = |client: &mut RawClient| {
         client.send_query(BACKEND_PID);
         let replies = client.read_until(b'Z');
         replies.into_iter().find(|(tag, _)| *tag == b'D').expect("the query returns a row").1
