@@ -194,13 +194,13 @@ def syscalls(bench):
                       f"| {sum(per.values()) - sockets - waits:.2f} | {which} |", flush=True)
 
 
-def traced(pooler, clients, protocol, each):
+def traced(pooler, clients, protocol, each, *more):
     """The pooler's system calls during a run of pgbench, by name."""
     with tempfile.NamedTemporaryFile("r") as counts:
         trace = subprocess.Popen(["strace", "-fc", "-o", counts.name, "-p", str(pooler.process.pid)],
                                  stderr=subprocess.PIPE, text=True)
         trace.stderr.readline()  # "Process … attached"
-        done = pooler.pgbench("-c", clients, "-j", 2, "-t", each, "-M", protocol)
+        done = pooler.pgbench("-c", clients, "-j", 2, "-t", each, "-M", protocol, *more)
         trace.terminate()
         trace.communicate()
         if not done:
@@ -242,27 +242,128 @@ def simulated(command, clients, protocol, each):
 
 
 def connections(bench):
-    """Processor time per new connection: SCRAM on both sides, stored secrets, one query each."""
-    ini = settings(bench.server, auth="scram-sha-256")
-    commands = {name: command for name, command in bench.commands(ini).items() if name in ("pgbouncer", "howdah")}
-    seconds = 4
-    print("| pgbench -C, 16 clients, SCRAM | µs/connection | user | connections/s | to pgbouncer |\n|" + "---|" * 5)
+    """Processor time and system calls per new connection: a login, one query, and the end."""
+    users = {"scram-sha-256": "bench", "md5": "bench_md5", "trust": "postgres"}
+    print("| pgbench -C, 16 clients | log | pooler | µs/connection | range | user | connections/s | to pgbouncer | calls | which |\n|"
+          + "---|" * 10)
+    for auth, logged in [("scram-sha-256", False), ("scram-sha-256", True), ("md5", False), ("trust", False)]:
+        # Both write a line when a client logs in and another when it leaves, to a file; or both write none.
+        log = bench.server.home / "pgbouncer.log"
+        log.touch(mode=0o666)
+        log.chmod(0o666)
+        more = f"logfile = {log}\n" if logged else "log_connections = 0\nlog_disconnections = 0\n"
+        commands = bench.commands(settings(bench.server, auth=auth, more=more))
+        each = 25 if bench.options.quick else 250
 
-    def measure(name):
-        with Pooler(commands[name], user="bench") as pooler:
-            before = pooler.cpu_time()
-            done = pooler.pgbench("-C", "-c", 16, "-j", 2, "-T", seconds)
-            after = pooler.cpu_time()
-        if not done:
-            return report_failure(name, pooler)
-        user, system, nanos = (b - a for a, b in zip(before, after))
-        micros = nanos / 1000 / done
-        return micros, micros * user / max(1, user + system), done / seconds
-    middle = median_by_name(bench, commands, measure)
-    for name, found in middle.items():
-        ratio = f"{found[0] / middle['pgbouncer'][0]:.2f}" if found and middle["pgbouncer"] else ""
-        print(f"| {name} | " + (" | ".join(f"{it:.1f}" for it in found) if found else "failed | | ") + f" | {ratio} |",
-              flush=True)
+        def pooler(name):
+            return Pooler(commands[name], user=users[auth], log=open(bench.server.home / "howdah.log", "w"))
+
+        def measure(name):
+            with pooler(name) as it:
+                if not it.pgbench("-C", "-c", 16, "-j", 2, "-t", 4):  # opens its servers
+                    return report_failure(name, it)
+                before, start = it.cpu_time(), time.monotonic()
+                done = it.pgbench("-C", "-c", 16, "-j", 2, "-t", each)
+                after, seconds = it.cpu_time(), time.monotonic() - start
+            if not done:
+                return report_failure(name, it)
+            user, system, nanos = (b - a for a, b in zip(before, after))
+            micros = nanos / 1000 / done
+            return micros, micros * user / max(1, user + system), done / seconds
+
+        rounds = rounds_by_name(bench, ["pgbouncer", "howdah"], measure)
+        middle = {name: medians(found) for name, found in rounds.items()}
+        for name, found in middle.items():
+            if not found:
+                print(f"| {auth} | {logged} | {name} | failed | | | | | | |")
+                continue
+            with pooler(name) as it:
+                calls, which = calls_per_login(it)
+            micros = [row[0] for row in rounds[name]]
+            ratio = f"{found[0] / middle['pgbouncer'][0]:.2f}" if middle["pgbouncer"] else ""
+            print(f"| {auth} | {'yes' if logged else 'no'} | {name} | {found[0]:.1f} | {min(micros):.1f}–{max(micros):.1f} "
+                  f"| {found[1]:.1f} | {found[2]:.0f} | {ratio} | {calls:.1f} | {which} |", flush=True)
+
+
+def calls_per_login(pooler):
+    """System calls per new connection, and each that is made more than once in ten connections."""
+    if not shutil.which("strace"):
+        return 0, "strace is not installed"
+    few, many = (traced(pooler, 8, "simple", each, "-C") for each in (4, 44))
+    per = {call: (many[call] - few.get(call, 0)) / (40 * 8) for call in many}
+    return sum(per.values()), ", ".join(f"{call} {count:.2f}" for call, count in sorted(per.items(), key=lambda it: -it[1])
+                                        if count >= 0.1)
+
+
+def local(bench):
+    """Server connections by TCP and by the unix socket of the same server (`local-socket`)."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="howdah-bench-local-"))
+    commands = {}
+    for name, more in [("TCP", ""), ("socket", f"local-socket = '{bench.server.home}'\n")]:
+        file = folder / f"{name}.toml"
+        file.write_text(toml("", more))
+        commands[name] = [bench.options.howdah, "pool", "-c", file, "--workers", 1]
+    print("| protocol | clients | µs/tx TCP | socket | ratio | tps TCP | socket | p50 ms TCP | socket | p99 ms TCP | socket |\n|"
+          + "---|" * 11)
+    for protocol in ["simple", "extended", "prepared"]:
+        for clients in bench.sizes[:2]:
+            each = 1 + max(8, 40_000 // clients)
+            def measure(name):
+                with Pooler(commands[name]) as pooler, tempfile.TemporaryDirectory() as logs:
+                    spent = []
+                    for count in (1, 1, each):
+                        log = ["-l", f"--log-prefix={logs}/log"] if count == each else []
+                        if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", protocol, *log):
+                            return report_failure(name, pooler)
+                        spent.append(pooler.cpu_time()[2])
+                    times = sorted(int(line.split()[2]) for file in pathlib.Path(logs).iterdir() for line in open(file))
+                    at = lambda share: times[int(len(times) * share)] / 1000
+                    micros = (spent[2] - spent[1] - (spent[1] - spent[0])) / 1000 / ((each - 1) * clients)
+                    return micros, pooler.throughput(), at(0.5), at(0.99)
+            middle = median_by_name(bench, commands, measure)
+            if not all(middle.values()):
+                print(f"| {protocol} | {clients} | failed | | | | | | | | |")
+                continue
+            tcp, unix = middle["TCP"], middle["socket"]
+            print(f"| {protocol} | {clients} | {tcp[0]:.2f} | {unix[0]:.2f} | {unix[0] / tcp[0]:.2f} | {tcp[1]:.0f} | {unix[1]:.0f} "
+                  f"| {tcp[2]:.2f} | {unix[2]:.2f} | {tcp[3]:.2f} | {unix[3]:.2f} |", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def workers(bench):
+    """One to four workers, 32 clients, pools of 20 and of 8: processor time, instructions, and what workers do for each other."""
+    print("| pool | workers | µs/tx | user | tps | instructions/tx | epoll_ctl/tx | eventfd writes/tx | handovers/tx |\n|" + "---|" * 9)
+    clients, each = 32, 40 if bench.options.quick else 1000
+    for size in (20, 8):
+        ini = settings(bench.server)
+        ini.write_text(ini.read_text().replace("default_pool_size = 20", f"default_pool_size = {size}"))
+        commands = {str(n): [bench.options.howdah, "pool", "-c", ini, "--workers", n] for n in (1, 2, 4)}
+        def measure(name):
+            with Pooler(commands[name]) as pooler:
+                spent = []
+                for count in (20, each):  # the first opens its servers
+                    if not pooler.pgbench("-c", clients, "-j", 2, "-t", count, "-M", "prepared"):
+                        return report_failure(name, pooler)
+                    spent.append(pooler.cpu_time())
+            user, system, nanos = (b - a for a, b in zip(*spent))
+            micros = nanos / 1000 / (each * clients)
+            return micros, micros * user / max(1, user + system), pooler.throughput()
+        middle = median_by_name(bench, commands, measure)
+        for name, found in middle.items():
+            count = "not measured"
+            if shutil.which("valgrind"):
+                few, many = (simulated(commands[name], clients, "prepared", it) for it in (20, 60))
+                count = f"{(many - few) / (40 * clients):.0f}"
+            calls = {}
+            if shutil.which("strace"):
+                with Pooler(commands[name]) as pooler:
+                    pooler.pgbench("-c", clients, "-j", 2, "-t", 100, "-M", "prepared")
+                    few, many = (traced(pooler, clients, "prepared", it) for it in (20, 220))
+                calls = {call: (many[call] - few.get(call, 0)) / (200 * clients) for call in many}
+            # A handed-over server is removed from one epoll set and added to another.
+            control, writes = calls.get("epoll_ctl", 0), calls.get("write", 0)
+            print(f"| {size} | {name} | {found[0]:.1f} | {found[1]:.1f} | {found[2]:.0f} | {count} "
+                  f"| {control:.4f} | {writes:.4f} | {control / 2:.4f} |", flush=True)
 
 
 def idle(bench):
@@ -334,4 +435,4 @@ def until_ready(client):
         received += some
 
 
-SECTIONS = {it.__name__: it for it in [transactions, capture, mirror, latency, syscalls, instructions, connections, idle, stalled, balance]}
+SECTIONS = {it.__name__: it for it in [transactions, capture, mirror, latency, syscalls, instructions, connections, workers, local, idle, stalled, balance]}

@@ -2,6 +2,7 @@
 //! may redirect it to syslog ([`adjust`]).
 
 mod fields;
+mod json_lines;
 mod syslog;
 
 use std::{io, sync::OnceLock};
@@ -16,7 +17,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{fields::EscapedFields, syslog::Syslog};
+use self::{fields::EscapedFields, json_lines::JsonLines, syslog::Syslog};
 use crate::{
     progress::{AboveBars, Bars},
     terminal::Terminal,
@@ -75,7 +76,7 @@ pub(crate) fn start(
         .with_ansi(terminal.color_stderr)
         .with_writer(LogWriters(bars.clone()));
     let lines = if json {
-        lines.json().flatten_event(true).boxed()
+        lines.event_format(JsonLines).boxed()
     } else {
         lines.fmt_fields(EscapedFields).boxed()
     };

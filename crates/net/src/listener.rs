@@ -19,8 +19,8 @@ use rustix::{
     fs::{AtFlags, unlinkat},
     io::{Errno, ioctl_fionbio},
     net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getsockname,
-        ipproto, listen, socket_with,
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, acceptfrom_with, bind,
+        getsockname, ipproto, listen, socket_with,
         sockopt::{
             set_ipv6_v6only, set_socket_reuseaddr, set_socket_reuseport, set_tcp_nodelay,
             socket_acceptconn, socket_type,
@@ -30,7 +30,7 @@ use rustix::{
 
 use crate::{
     dialer::unix_address,
-    stream::{Stream, Transport},
+    stream::{ClientAddress, Stream, Transport},
     sys::set_tcp_defer_accept,
 };
 
@@ -241,8 +241,8 @@ impl Listener {
     /// that were closed before they were accepted are skipped.
     pub fn accept(&self) -> io::Result<Option<Stream>> {
         loop {
-            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(socket) => return Ok(Some(self.accepted(socket))),
+            match self.accept_socket() {
+                Ok((socket, address)) => return Ok(Some(self.accepted(socket, address))),
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(error) => return Err(error.into()),
@@ -250,11 +250,23 @@ impl Listener {
         }
     }
 
-    fn accepted(&self, socket: OwnedFd) -> Stream {
-        Stream::accepted(match self.place {
+    /// Accepts a connection, with the client's address for TCP.
+    fn accept_socket(&self) -> rustix::io::Result<(OwnedFd, ClientAddress)> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        if let ListenerAddress::Unix(_) = self.place {
+            return Ok((accept_with(&self.socket, flags)?, ClientAddress::Unknown));
+        }
+        let (socket, address) = acceptfrom_with(&self.socket, flags)?;
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        Ok((socket, address.map_or(ClientAddress::Unknown, ClientAddress::from)))
+    }
+
+    fn accepted(&self, socket: OwnedFd, address: ClientAddress) -> Stream {
+        let transport = match self.place {
             ListenerAddress::Tcp(_) => Transport::Tcp(socket.into()),
             ListenerAddress::Unix(_) => Transport::Unix(socket.into()),
-        })
+        };
+        Stream::accepted(transport, address)
     }
 
     /// Removes the unix socket from its directory, so that later clients do not find it. Does

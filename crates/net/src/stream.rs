@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IoSlice, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, SocketAddrV4, SocketAddrV6, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -37,8 +37,29 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_t
 pub struct Stream {
     transport: Transport,
     phase: Phase,
-    /// The client's address if a proxy opened the connection on its behalf.
-    proxied_address: Option<Box<SocketAddr>>,
+    client_address: ClientAddress,
+}
+
+/// The source of a client's address. Small, because every connection has one.
+#[derive(Debug)]
+pub(crate) enum ClientAddress {
+    /// The kernel must be asked; also for connections to servers.
+    Unknown,
+    /// The kernel returned it with the connection.
+    V4(SocketAddrV4),
+    /// The kernel returned it with the connection.
+    V6(Box<SocketAddrV6>),
+    /// A proxy opened the connection on the client's behalf, and reported it.
+    Proxied(Box<SocketAddr>),
+}
+
+impl From<SocketAddr> for ClientAddress {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(address) => Self::V4(address),
+            SocketAddr::V6(address) => Self::V6(Box::new(address)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -84,11 +105,11 @@ const ALPN: &[u8] = b"postgresql";
 
 impl Stream {
     pub(crate) fn new(transport: Transport, tls: Option<TlsOptions>) -> Self {
-        Self { transport, phase: Phase::Connecting { tls }, proxied_address: None }
+        Self { transport, phase: Phase::Connecting { tls }, client_address: ClientAddress::Unknown }
     }
 
-    pub(crate) fn accepted(transport: Transport) -> Self {
-        Self { transport, phase: Phase::Plain, proxied_address: None }
+    pub(crate) fn accepted(transport: Transport, client_address: ClientAddress) -> Self {
+        Self { transport, phase: Phase::Plain, client_address }
     }
 
     /// Wraps one end of a connected unix socket pair, open and without TLS.
@@ -98,7 +119,7 @@ impl Stream {
     /// The socket cannot be made non-blocking.
     pub fn from_unix(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self::accepted(Transport::Unix(socket)))
+        Ok(Self::accepted(Transport::Unix(socket), ClientAddress::Unknown))
     }
 
     /// Adopts a connection inherited from another process, open and without TLS.
@@ -109,16 +130,19 @@ impl Stream {
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         ioctl_fionbio(&socket, true)?;
         let is_tcp = SocketAddr::try_from(getsockname(&socket)?).is_ok();
-        Ok(Self::accepted(if is_tcp {
-            Transport::Tcp(socket.into())
-        } else {
-            Transport::Unix(socket.into())
-        }))
+        let transport = match is_tcp {
+            true => Transport::Tcp(socket.into()),
+            false => Transport::Unix(socket.into()),
+        };
+        Ok(Self::accepted(transport, ClientAddress::Unknown))
     }
 
     /// Returns the client's address that a proxy reported, if any.
     pub fn proxied_address(&self) -> Option<SocketAddr> {
-        self.proxied_address.as_ref().map(|address| **address)
+        match &self.client_address {
+            ClientAddress::Proxied(address) => Some(**address),
+            _ => None,
+        }
     }
 
     /// Starts TLS as the server, on an accepted connection; continue with [`Stream::open`].
@@ -180,18 +204,19 @@ impl Stream {
 
     /// Sets the client's address as reported by a trusted proxy.
     pub fn set_peer_address(&mut self, address: SocketAddr) {
-        self.proxied_address = Some(Box::new(address));
+        self.client_address = ClientAddress::Proxied(Box::new(address));
     }
 
     /// Returns the address that a proxy reported for the client, or else the peer's TCP address;
-    /// `None` for a unix socket, or when the connection is gone.
+    /// `None` for a unix socket, or when the connection is gone. For an accepted connection, this
+    /// takes no system call.
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        if let Some(address) = &self.proxied_address {
-            return Some(**address);
-        }
-        match &self.transport {
-            Transport::Tcp(socket) => socket.peer_addr().ok(),
-            Transport::Unix(_) => None,
+        match (&self.client_address, &self.transport) {
+            (ClientAddress::V4(address), _) => Some((*address).into()),
+            (ClientAddress::V6(address), _) => Some((**address).into()),
+            (ClientAddress::Proxied(address), _) => Some(**address),
+            (ClientAddress::Unknown, Transport::Tcp(socket)) => socket.peer_addr().ok(),
+            (ClientAddress::Unknown, Transport::Unix(_)) => None,
         }
     }
 

@@ -24,6 +24,9 @@ pub struct DatabaseConfig {
     pub hosts: Vec<String>,
     /// Default port of the database's servers.
     pub port: u16,
+    /// The directory of a server's unix socket, which is used instead of TCP where both lead to the
+    /// same running server; `None` means TCP. An `@name` is in Linux's abstract namespace.
+    pub local_socket: Option<String>,
     /// Name of the database on the server; the name that the client requests if `None`.
     pub dbname: Option<String>,
     /// The forced user: the role that the pooler logs in to servers as for all clients. If `None`,
@@ -102,6 +105,7 @@ impl Default for DatabaseConfig {
         Self {
             hosts: Vec::new(),
             port: DEFAULT_PORT,
+            local_socket: None,
             dbname: None,
             user: None,
             secret: None,

@@ -231,6 +231,12 @@ impl Config {
             {
                 rule(true, &format!("{key}.hosts"), &why);
             }
+            let directory = database.local_socket.as_deref();
+            rule(
+                directory.is_some_and(|it| !it.starts_with(['/', '@'])),
+                &format!("{key}.local-socket"),
+                "must be a directory that starts with / (or an abstract name that starts with @)",
+            );
             let checker = database.cluster.check_user.as_deref();
             rule(
                 checker.is_some_and(|user| user.is_empty() || database.user.is_some()),

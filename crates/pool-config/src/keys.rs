@@ -192,6 +192,7 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
 pub(crate) const DATABASE_KEYS: &[SettingKey<DatabaseConfig>] = keys![
     Reload hosts;
     Reload port;
+    Reload local_socket => "a directory";
     Reload dbname;
     Reload user;
     Reload secret;

@@ -18,6 +18,8 @@ use super::{
 pub struct PoolSettings {
     /// Endpoints of the servers; never empty.
     pub servers: Vec<Endpoint>,
+    /// The directory of a unix socket to use instead of TCP where it leads to the same server.
+    pub local_socket: Option<String>,
     /// The order in which `servers` are used.
     pub load_balance_hosts: LoadBalanceHosts,
     /// The cluster of `servers`, or one cluster per shard, whose servers have separate pools; empty
@@ -95,6 +97,7 @@ impl Config {
                 .allow_cleartext_password
                 .unwrap_or(self.allow_cleartext_password),
             servers: entry.endpoints(self).ok()?,
+            local_socket: entry.local_socket.clone(),
             load_balance_hosts: entry.load_balance_hosts,
             clusters: entry.clusters().ok()?,
             mode,

@@ -19,7 +19,9 @@ use crate::{
     pools::Pools,
     prepared::statements::StatementRegistry,
     routing::Routers,
-    servers::{self, assignment, cleaning, closing, fencing, opening, rerouting, transfer},
+    servers::{
+        self, assignment, cleaning, closing, fencing, opening, rerouting, sharing, transfer,
+    },
     session::{Sessions, parameters::ParameterSets},
     state::ids::{PeerId, WorkerId},
     time::Time,
@@ -96,6 +98,10 @@ impl Engines {
             CoreEvent::ServerRequested(pool, by) => {
                 transfer::handle_request(peers, pools, call, pool, by);
             }
+            CoreEvent::IdleServersRequested { pool, by, servers_max } => {
+                transfer::handle_idle_request(peers, pools, call, pool, by, servers_max);
+            }
+            CoreEvent::IdleServersConfirmed(pool) => sharing::handle_reply(pools, call, pool),
             CoreEvent::ServersAvailable(pool) => {
                 closing::close_unusable_idle(peers, pools, call, pool);
                 assignment::serve_waiting(peers, pools, call, pool);

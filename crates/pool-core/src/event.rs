@@ -35,6 +35,22 @@ pub enum CoreEvent<'a> {
     /// server or, if there is none, closes another pool's idle server so that the other worker can
     /// open one. If neither is possible, the request is queued while the other worker repeats it.
     ServerRequested(PoolId, WorkerId),
+    /// Another worker asks for idle servers of a pool; see
+    /// [`CoreIo::request_idle_servers`](crate::CoreIo::request_idle_servers). The core hands over
+    /// those that it can spare, and confirms with
+    /// [`CoreIo::confirm_idle_servers`](crate::CoreIo::confirm_idle_servers). It does the latter
+    /// even if it does not have the pool.
+    IdleServersRequested {
+        /// The pool that needs servers.
+        pool: PoolId,
+        /// The worker that the servers go to.
+        by: WorkerId,
+        /// The maximum number of servers to hand over.
+        servers_max: u32,
+    },
+    /// Another worker has handed over the idle servers of this pool that it can spare, perhaps
+    /// none.
+    IdleServersConfirmed(PoolId),
     /// Servers of a pool may be available, after
     /// [`Core::adopt_server`](crate::Core::adopt_server). Idle ones that must not be used are
     /// closed: an admin command may have been issued while a server was moving between workers.

@@ -86,6 +86,20 @@ pub trait CoreIo {
     /// ignored.
     fn request_server(&mut self, pool: PoolId);
 
+    /// Asks the other workers for idle servers of `pool`, at most `servers_max` from each, because
+    /// few more may be opened. Every other worker must then call
+    /// [`crate::CoreEvent::IdleServersRequested`]. Called only if there are several workers; see
+    /// [`crate::Core::set_worker_count`].
+    fn request_idle_servers(&mut self, pool: PoolId, servers_max: u32) {
+        let _ = (pool, servers_max);
+    }
+
+    /// Makes worker `to` call [`crate::CoreEvent::IdleServersConfirmed`], after all servers that
+    /// were handed over to it so far.
+    fn confirm_idle_servers(&mut self, pool: PoolId, to: WorkerId) {
+        let _ = (pool, to);
+    }
+
     /// Makes the dedicated connection for the database of `owner_pool` listen to `channels` for
     /// `client`. The worker then reports [`crate::CoreEvent::ListenFinished`], with the reason if
     /// that failed, and passes notifications in [`crate::CoreEvent::Notification`]. With

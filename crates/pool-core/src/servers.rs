@@ -21,4 +21,5 @@ pub(crate) mod opening;
 pub(crate) mod release;
 pub(crate) mod rerouting;
 pub(crate) mod setup;
+pub(crate) mod sharing;
 pub(crate) mod transfer;

@@ -39,6 +39,10 @@ struct IoRecorder {
     cancels: Vec<(ServerId, CancelKey)>,
     /// Peers whose sockets accept no bytes.
     stuck: Vec<PeerId>,
+    /// The numbers of idle servers requested from each of the other workers.
+    idle_requests: Vec<u32>,
+    /// The workers that were told that they have all spare servers.
+    idle_confirmations: Vec<WorkerId>,
     /// Number of requests to other workers for a server.
     server_requests: usize,
     handed_over: Vec<(WorkerId, Box<Transfer>)>,
@@ -105,6 +109,14 @@ impl CoreIo for IoRecorder {
 
     fn request_server(&mut self, _: PoolId) {
         self.server_requests += 1;
+    }
+
+    fn request_idle_servers(&mut self, _: PoolId, servers_max: u32) {
+        self.idle_requests.push(servers_max);
+    }
+
+    fn confirm_idle_servers(&mut self, _: PoolId, to: WorkerId) {
+        self.idle_confirmations.push(to);
     }
 
     fn hand_over(&mut self, _: ServerId, to: WorkerId, transfer: Box<Transfer>) {

@@ -38,6 +38,7 @@ mod reload;
 mod resolver_threads;
 mod run;
 mod shared_state;
+mod socket_check;
 mod socket_table;
 mod sockets;
 mod startups;

@@ -39,7 +39,7 @@ const LONG_STRUCTS: &[(&str, usize)] = &[
     ("howdah::commands::capture::cat::EventLine", 31),
     ("logs::summary::facts::LogFacts", 38),
     ("pool-config::Config", 28),
-    ("pool-config::database::DatabaseConfig", 27),
+    ("pool-config::database::DatabaseConfig", 28),
 ];
 
 /// Crates with modules that depend on each other in circles, and how many such modules they have.

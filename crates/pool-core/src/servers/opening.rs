@@ -21,7 +21,7 @@ use crate::{
     clients::Clients,
     peers::Peers,
     pools::Pools,
-    servers::closing,
+    servers::{closing, sharing},
     spec::PoolSpec,
     state::{
         client::ClientState,
@@ -40,8 +40,9 @@ const MIN_SERVER_AGE: Duration = Duration::from_secs(1);
 pub(crate) const SERVER_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Opens servers for waiting clients, as far as limits and retry delays allow; then fills the
-/// pool up to [`PoolSpec::servers_min`]. If a limit is reached while clients wait, requests a
-/// server from the other workers instead.
+/// pool up to [`PoolSpec::servers_min`]. Asks the other workers for idle servers first if few more
+/// may be opened (see [`sharing`]). If a limit is reached while clients wait, requests a server
+/// from the other workers instead.
 pub(crate) fn open_for_waiting(
     peers: &mut Peers,
     pools: &mut Pools,
@@ -56,7 +57,7 @@ pub(crate) fn open_for_waiting(
     {
         pools.pool(pool_id).waiting.pop_front();
     }
-    while pools.needs_server(pool_id, call.now) {
+    while pools.needs_server(pool_id, call.now) && !sharing::must_wait(pools, call, pool_id) {
         let Some(permits) = acquire_permits(peers, pools, call, pool_id) else {
             pools.starved.push(pool_id);
             return request_server(peers, pools, call, pool_id);

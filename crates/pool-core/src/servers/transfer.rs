@@ -65,6 +65,30 @@ pub(crate) fn handle_request(
     }
 }
 
+/// Handles another worker's request for idle servers, and replies. Hands over up to `servers_max`
+/// that no client here waits for and that are not part of this worker's share of the pool's
+/// minimum, the least recently used first.
+pub(crate) fn handle_idle_request(
+    peers: &mut Peers,
+    pools: &mut Pools,
+    call: &mut CoreCall<'_>,
+    pool_id: PoolId,
+    by: WorkerId,
+    servers_max: u32,
+) {
+    if let Some(pool) = pools.get(pool_id).filter(|pool| pool.waiting.is_empty()) {
+        let spare = pool.servers.saturating_sub(pools.min_servers_here(&pool.spec));
+        let can_move = |id| peers.servers.get(id).is_some_and(|it| !it.flow.is_backlogged);
+        let idle = pool.idle.iter().copied().filter(|id| can_move(*id));
+        let moved: Vec<_> = idle.take(spare.min(servers_max) as usize).collect();
+        for id in moved {
+            to_worker(peers, pools, call, id, by);
+        }
+    }
+    // The servers were sent before, so they are there when the reply arrives.
+    call.io.confirm_idle_servers(pool_id, by);
+}
+
 /// Hands a server that has become idle over to a worker that needs one, unless a client here
 /// has waited longer or the server has unsent bytes. Returns whether it did.
 pub(crate) fn to_starved_worker(

@@ -72,6 +72,8 @@ enum SimEvent {
     CancelFinished(usize, ServerId),
     Drained(usize, PeerId),
     ServerRequested(usize, PoolId, WorkerId),
+    IdleServersRequested(usize, PoolId, WorkerId, u32),
+    IdleServersConfirmed(usize, PoolId),
     /// The dedicated connection listens to a client's channels.
     Listened(usize, ClientId),
     Adopt(usize, usize, Box<Transfer>),
@@ -405,6 +407,17 @@ impl Simulation {
             SimEvent::ServerRequested(worker, pool, by) => {
                 self.call(worker, |core, now, io| {
                     core.handle(CoreEvent::ServerRequested(pool, by), now, io);
+                });
+            }
+            SimEvent::IdleServersRequested(worker, pool, by, servers_max) => {
+                self.call(worker, |core, now, io| {
+                    let event = CoreEvent::IdleServersRequested { pool, by, servers_max };
+                    core.handle(event, now, io);
+                });
+            }
+            SimEvent::IdleServersConfirmed(worker, pool) => {
+                self.call(worker, |core, now, io| {
+                    core.handle(CoreEvent::IdleServersConfirmed(pool), now, io);
                 });
             }
             SimEvent::Adopt(worker, backend, transfer) => {

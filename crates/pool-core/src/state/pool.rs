@@ -26,6 +26,18 @@ pub(crate) struct StarvedWorker {
     pub(crate) last_request: Time,
 }
 
+/// Whether the other workers were asked for idle servers of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum IdleServerRequest {
+    /// They were never asked.
+    #[default]
+    None,
+    /// They were asked at this time; so many have not replied.
+    Pending { since: Time, replies: u32 },
+    /// They were asked at this time, and all have replied or had the time to.
+    Done { since: Time },
+}
+
 /// The state of a worker's part of a pool.
 #[derive(Debug)]
 pub(crate) struct PoolState {
@@ -63,6 +75,8 @@ pub(crate) struct PoolState {
     pub(crate) starved_workers: VecDeque<StarvedWorker>,
     /// Until this time, no server is requested from other workers.
     pub(crate) request_at: Time,
+    /// The last request to the other workers for idle servers.
+    pub(crate) idle_request: IdleServerRequest,
     /// Whether a limit was exceeded when last checked, so that servers that become free may have to
     /// be closed. Cached here so that releasing a server usually reads no limit.
     pub(crate) has_surplus: bool,
@@ -92,6 +106,7 @@ impl PoolState {
             is_restarting: false,
             starved_workers: VecDeque::new(),
             request_at: Time::default(),
+            idle_request: IdleServerRequest::default(),
             has_surplus: false,
             stable_functions: StableFunctions::default(),
             balancers,

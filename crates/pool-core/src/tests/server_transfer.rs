@@ -29,6 +29,8 @@ const ITERATIONS_MAX: u64 = 20_000_000;
 enum ThreadMessage {
     HandOver(Box<Transfer>, TestSocket),
     Wanted(WorkerId),
+    IdleWanted(WorkerId, u32),
+    IdleConfirmed,
 }
 
 /// A server's socket. It cannot be copied, so only its owner can use the server.
@@ -94,6 +96,17 @@ impl CoreIo for ThreadedWorker {
         others.for_each(|(_, messages)| drop(messages.send(ThreadMessage::Wanted(self.id))));
     }
 
+    fn request_idle_servers(&mut self, _: PoolId, servers_max: u32) {
+        let others =
+            self.messages.iter().enumerate().filter(|(to, _)| *to != usize::from(self.id.0));
+        let message = || ThreadMessage::IdleWanted(self.id, servers_max);
+        others.for_each(|(_, messages)| drop(messages.send(message())));
+    }
+
+    fn confirm_idle_servers(&mut self, _: PoolId, to: WorkerId) {
+        let _ = self.messages[usize::from(to.0)].send(ThreadMessage::IdleConfirmed);
+    }
+
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>) {
         let socket = self.sockets[server.index()].take().expect("this worker has the socket");
         let _ = self.messages[usize::from(to.0)].send(ThreadMessage::HandOver(transfer, socket));
@@ -124,6 +137,7 @@ fn server_belongs_to_one_worker_at_a_time() {
             // Threads count time on their own: a busy machine may stop the one with the server.
             spec.timeouts.query_wait = None;
             let mut core = Core::with_statements(WorkerId(id), Arc::clone(&statements));
+            core.set_worker_count(u32::from(WORKERS));
             core.set_pool(POOL, Arc::new(spec));
             let worker = ThreadedWorker {
                 id: WorkerId(id),
@@ -187,6 +201,13 @@ fn run_worker(
             match message_from_worker {
                 ThreadMessage::Wanted(by) => {
                     core.handle(CoreEvent::ServerRequested(POOL, by), now, &mut worker);
+                }
+                ThreadMessage::IdleWanted(by, servers_max) => {
+                    let event = CoreEvent::IdleServersRequested { pool: POOL, by, servers_max };
+                    core.handle(event, now, &mut worker);
+                }
+                ThreadMessage::IdleConfirmed => {
+                    core.handle(CoreEvent::IdleServersConfirmed(POOL), now, &mut worker);
                 }
                 ThreadMessage::HandOver(transfer, socket) => {
                     let id = core.adopt_server(transfer, now).unwrap();

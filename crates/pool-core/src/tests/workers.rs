@@ -140,3 +140,126 @@ fn login_fails_at_once_if_server_is_down() {
     assert!(received.windows(5).any(|five| five == b"08006"));
     assert_eq!(harness.io.closed.len(), 1);
 }
+
+/// Tells `to` that `from` asks for idle servers, and `from` that `to` has replied. Returns the
+/// servers that `from` now has more.
+fn exchange_idle(from: &mut CoreHarness, to: &mut CoreHarness) -> Vec<ServerId> {
+    let servers_max = from.io.idle_requests.pop().expect("idle servers were requested");
+    let by = from.core.engines().pools.worker;
+    let event = CoreEvent::IdleServersRequested { pool: POOL, by, servers_max };
+    to.core.handle(event, to.now, &mut to.io);
+    let mut moved = Vec::new();
+    while !to.io.handed_over.is_empty() {
+        moved.push(deliver(to, from));
+    }
+    assert_eq!(to.io.idle_confirmations, [by]);
+    to.io.idle_confirmations.clear();
+    from.core.handle(CoreEvent::IdleServersConfirmed(POOL), from.now, &mut from.io);
+    moved
+}
+
+/// Two workers of one process with a pool of `servers_max`; the first has opened `idle` servers
+/// that are all idle.
+fn sharing_workers(servers_max: u32, idle: usize) -> (CoreHarness, CoreHarness) {
+    let (mut here, mut there) = two_workers(servers_max);
+    here.core.set_worker_count(2);
+    there.core.set_worker_count(2);
+    let clients: Vec<_> = (0..idle).map(|_| here.client()).collect();
+    let mut servers = Vec::new();
+    for client in clients {
+        send_query(&mut here, client);
+        // The first one was opened for the login of the first client.
+        if here.io.opened.is_empty() {
+            here.io.idle_requests.clear();
+            here.now = here.now + Duration::from_millis(150);
+            here.core.tick(here.now, &mut here.io);
+        }
+        servers.push(here.log_in_server());
+    }
+    servers.into_iter().for_each(|server| reply(&mut here, server));
+    assert_eq!(here.core.servers(), idle);
+    there.now = here.now;
+    (here, there)
+}
+
+#[test]
+fn idle_servers_of_other_workers_are_used_before_the_last_ones_are_opened() {
+    let (mut here, mut there) = sharing_workers(3, 2);
+    let (first, second) = (there.client(), there.client());
+    send_query(&mut there, first);
+    assert!(there.io.opened.is_empty(), "it asks first");
+    send_query(&mut there, second);
+    assert!(there.io.opened.is_empty() && there.io.idle_requests.len() == 1, "it asks once");
+    let moved = exchange_idle(&mut there, &mut here);
+    assert_eq!(moved.len(), 1, "as many as clients waited when it asked");
+    assert!(there.sent_to_server(moved[0]).ends_with(b"select 1\0"));
+    assert_eq!(there.io.opened.len(), 1, "and opens one for the client that still waits");
+    let own = there.log_in_server();
+    assert!(there.sent_to_server(own).ends_with(b"select 1\0"));
+}
+
+#[test]
+fn worker_opens_server_if_no_other_has_an_idle_one() {
+    let (mut here, mut there) = sharing_workers(3, 1);
+    let local = here.client();
+    send_query(&mut here, local);
+    let remote = there.client();
+    send_query(&mut there, remote);
+    assert!(exchange_idle(&mut there, &mut here).is_empty(), "its server is in use");
+    assert_eq!(there.io.opened.len(), 1);
+}
+
+#[test]
+fn worker_opens_server_if_another_does_not_reply() {
+    let (_here, mut there) = sharing_workers(3, 1);
+    let remote = there.client();
+    send_query(&mut there, remote);
+    assert!(there.io.opened.is_empty());
+    there.advance(150);
+    assert_eq!(there.io.opened.len(), 1);
+}
+
+#[test]
+fn pool_far_below_its_size_opens_servers_without_asking() {
+    let (_here, mut there) = sharing_workers(40, 2);
+    let remote = there.client();
+    send_query(&mut there, remote);
+    assert_eq!((there.io.opened.len(), there.io.idle_requests.len()), (1, 0));
+}
+
+#[test]
+fn other_workers_are_asked_for_idle_servers_only_now_and_then() {
+    let (mut here, mut there) = sharing_workers(4, 2);
+    let remote = [there.client(), there.client(), there.client()];
+    send_query(&mut there, remote[0]);
+    assert_eq!(exchange_idle(&mut there, &mut here).len(), 1);
+    send_query(&mut there, remote[1]);
+    assert_eq!(
+        (there.io.opened.len(), there.io.idle_requests.len()),
+        (1, 0),
+        "load fills the pool"
+    );
+    there.log_in_server();
+    there.now = there.now + Duration::from_millis(150);
+    send_query(&mut there, remote[2]);
+    assert_eq!((there.io.opened.len(), there.io.idle_requests.len()), (0, 1));
+    assert_eq!(exchange_idle(&mut there, &mut here).len(), 1);
+}
+
+#[test]
+fn share_of_the_minimum_is_not_handed_over() {
+    let mut spec = PoolSpec::new(3);
+    spec.servers_min = 2;
+    let spec = Arc::new(spec);
+    let (mut here, mut there) =
+        (CoreHarness::for_worker(0, &spec), CoreHarness::for_worker(1, &spec));
+    for harness in [&mut here, &mut there] {
+        harness.core.set_worker_count(2);
+        harness.core.handle(CoreEvent::FillMinPool(POOL), harness.now, &mut harness.io);
+        harness.log_in_server();
+    }
+    let remote = [there.client(), there.client()];
+    remote.iter().for_each(|client| send_query(&mut there, *client));
+    assert!(exchange_idle(&mut there, &mut here).is_empty());
+    assert_eq!(there.io.opened.len(), 1);
+}

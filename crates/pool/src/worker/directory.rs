@@ -11,6 +11,7 @@
 
 mod entry;
 mod idle_pools;
+mod local_socket;
 mod mirrors;
 mod spec;
 pub(in crate::worker) use spec::topology_settings;
@@ -22,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_connect::Endpoint;
 use howdah_pool_config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings};
 use howdah_pool_core::{
     AdminState, ConnectionLimit, MemberIndex, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
@@ -30,6 +32,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub(super) use self::{
     entry::{ClientLimits, PoolEntry, ServerRoute, ServerTls},
+    local_socket::LocalSocket,
     spec::entry_name,
 };
 use self::{
@@ -455,6 +458,14 @@ impl Directory {
         let mut spec = pool_spec(state, &current.config, key, &settings, &occupants);
         let monitor = attach_cluster(state, &current.config, key, &settings, &mut spec);
         spec.mirrors = mirrors::targets(state, &current.config, key, &settings);
+        let endpoints: Vec<_> = settings.servers.iter().cloned().map(Arc::new).collect();
+        let local = |endpoint: &Arc<Endpoint>| match (&**endpoint, &settings.local_socket) {
+            (Endpoint::Tcp { port, .. }, Some(directory)) => {
+                let socket = Endpoint::in_directory(directory, *port);
+                Some(Arc::new(LocalSocket::new(Arc::clone(endpoint), socket)))
+            }
+            _ => None,
+        };
         PoolEntry {
             id,
             key: key.clone(),
@@ -462,7 +473,8 @@ impl Directory {
             occupancy: [Arc::clone(&occupants)].into(),
             occupants,
             is_retired: false,
-            endpoints: settings.servers.iter().cloned().map(Arc::new).collect(),
+            local_sockets: endpoints.iter().map(local).collect(),
+            endpoints,
             settings,
             names: self.names.clone(),
             tls: Arc::clone(&current.tls),

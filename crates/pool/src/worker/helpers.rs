@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use super::{
     auth_query,
     messages::{Mailbox, WorkerMessage},
-    pending_login::PendingLogin,
+    pending_login::{LoginProgress, PendingLogin},
     resolver_threads::ResolverThreads,
     shared_state::SharedState,
+    socket_check,
 };
 
 /// Handles to the helper threads.
@@ -25,6 +26,9 @@ pub(super) struct Helpers {
     heavy: Sender<LoginJob>,
     lookups: Sender<LoginJob>,
     resolver: ResolverThreads,
+    /// Started when the first socket is checked; the setting is rarely used.
+    socket_checks: Arc<OnceLock<Option<Sender<LoginJob>>>>,
+    shared: Arc<SharedState>,
 }
 
 /// A login step to run, and the worker to send the result to.
@@ -44,6 +48,9 @@ pub(super) enum JobKind {
     /// An auth query, which waits for a server. Auth queries have separate threads, because the
     /// server connection for the query may itself need a helper to log in.
     AuthQuery,
+    /// The check of a unix socket, which waits for a server. It has separate threads for the same
+    /// reason.
+    CheckSocket,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
@@ -59,14 +66,16 @@ impl Helpers {
     ///
     /// The operating system cannot create a thread.
     pub(super) fn start(shared: &Arc<SharedState>) -> std::io::Result<Self> {
-        let heavy = start("login", shared, |job, shared| job.pending.advance(shared, true))?;
+        let heavy = start("login", shared, check_socket)?;
         let lookups = start("lookup", shared, |LoginJob { pending, reply_to, .. }, shared| {
             pending.run_auth_query(|auth_query| {
                 auth_query::user_secret(&auth_query, reply_to, shared)
             });
             pending.advance(shared, true)
         })?;
-        Ok(Self { heavy, lookups, resolver: ResolverThreads::start(shared)? })
+        let resolver = ResolverThreads::start(shared)?;
+        let (socket_checks, shared) = (Arc::default(), Arc::clone(shared));
+        Ok(Self { heavy, lookups, resolver, socket_checks, shared })
     }
 
     /// Queues a login step. The queue is bounded by the number of logins in progress.
@@ -74,6 +83,11 @@ impl Helpers {
         let queue = match errand {
             JobKind::Heavy => &self.heavy,
             JobKind::AuthQuery => &self.lookups,
+            JobKind::CheckSocket => {
+                let start = || start("socket", &self.shared, check_socket).ok();
+                // Without threads of their own, checks delay logins that only compute.
+                self.socket_checks.get_or_init(start).as_ref().unwrap_or(&self.heavy)
+            }
             JobKind::Resolve => return self.resolver.submit(job),
         };
         // Never fails: the threads live as long as any handle.
@@ -81,7 +95,14 @@ impl Helpers {
     }
 }
 
-type LoginStepFn = fn(&mut LoginJob, &SharedState) -> super::pending_login::LoginProgress;
+fn check_socket(job: &mut LoginJob, shared: &SharedState) -> LoginProgress {
+    if let Some((local, entry)) = job.pending.unchecked_socket() {
+        socket_check::check(&local, &entry, shared);
+    }
+    job.pending.advance(shared, true)
+}
+
+type LoginStepFn = fn(&mut LoginJob, &SharedState) -> LoginProgress;
 
 fn start(
     name: &str,

@@ -34,6 +34,10 @@ pub(super) enum WorkerMessage {
     HandOver(Box<Transfer>, Stream, ServerRoute),
     /// Worker `by` has clients starving for a server of this pool.
     RequestServer { pool: PoolId, by: WorkerId },
+    /// Worker `by` asks for up to `servers_max` idle servers of this pool.
+    RequestIdleServers { pool: PoolId, by: WorkerId, servers_max: u32 },
+    /// Another worker has handed over the idle servers of this pool that it can spare.
+    IdleServersConfirmed(PoolId),
     /// Opens this worker's share of the minimum size of a pool that another worker has added.
     OpenMinimum(PoolId),
     /// A CancelRequest with a key of this worker, received by another worker from this address.
@@ -155,7 +159,10 @@ impl Mailbox {
     }
 
     pub(super) fn take_all(&self) -> Vec<WorkerMessage> {
-        if !self.has_messages.swap(false, Ordering::Acquire) {
+        // Usually there is none, and a read is cheaper than a locked exchange.
+        if !self.has_messages.load(Ordering::Relaxed)
+            || !self.has_messages.swap(false, Ordering::Acquire)
+        {
             return Vec::new();
         }
         let mut messages = self.messages.lock();

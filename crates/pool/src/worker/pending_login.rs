@@ -9,7 +9,7 @@ mod cancel;
 mod client;
 mod server;
 
-use std::{net::SocketAddr, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use howdah_net::{Interest, Stream};
 use howdah_pool_config::{AuthQuery, hba::ClientOrigin};
@@ -19,7 +19,7 @@ use howdah_wire::startup::CancelKey;
 pub(super) use self::{cancel::PendingCancel, client::PendingClient, server::PendingServer};
 use super::{
     admin_console::AdminClient,
-    directory::{PoolEntry, ServerRoute},
+    directory::{LocalSocket, PoolEntry, ServerRoute},
     shared_state::SharedState,
     startups::{StartupGuard, StartupStage},
 };
@@ -62,6 +62,8 @@ pub(super) enum LoginProgress {
     Heavy,
     /// The next step needs an auth query: see [`PendingLogin::run_auth_query`].
     AuthQuery,
+    /// The next step needs the check of a unix socket: see [`PendingLogin::unchecked_socket`].
+    CheckSocket,
     /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
@@ -83,7 +85,10 @@ pub(super) enum LoginProgress {
 impl LoginProgress {
     /// Whether the login needs further steps.
     pub(super) fn is_unfinished(&self) -> bool {
-        matches!(self, Self::Waiting | Self::Heavy | Self::AuthQuery | Self::Resolve)
+        matches!(
+            self,
+            Self::Waiting | Self::Heavy | Self::AuthQuery | Self::CheckSocket | Self::Resolve
+        )
     }
 }
 
@@ -145,7 +150,9 @@ impl PendingLogin {
         }
     }
 
-    /// Records that the login waits for the pooler.
+    /// Records that the login waits for the pooler, so that the connection is not closed to make
+    /// room. Not needed while it advances in its worker: the worker would close it only afterwards,
+    /// if it then waits for the client again.
     pub(super) fn set_busy(&mut self) {
         if let Some(startup) = &mut self.startup {
             startup.set_stage(StartupStage::Busy);
@@ -177,6 +184,14 @@ impl PendingLogin {
         }
     }
 
+    /// Returns the unix socket that must be checked before the next attempt, and its pool.
+    pub(super) fn unchecked_socket(&self) -> Option<(Arc<LocalSocket>, Arc<PoolEntry>)> {
+        match &self.kind {
+            PendingKind::Server(server) => server.unchecked_socket(),
+            PendingKind::Client(_) | PendingKind::Cancel(_) => None,
+        }
+    }
+
     /// Sets the resolved address, or the reason why it is unknown.
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
         match &mut self.kind {
@@ -188,9 +203,6 @@ impl PendingLogin {
 
     /// Advances as far as the socket allows. CPU-heavy steps are done only if `heavy`.
     pub(super) fn advance(&mut self, shared: &SharedState, heavy: bool) -> LoginProgress {
-        // While it advances, the login does not wait for the client, so the connection must not be
-        // closed to make room.
-        self.set_busy();
         let Self { stream, hung_up, watched, drained, kind, .. } = self;
         match kind {
             PendingKind::Client(client) => match stream {

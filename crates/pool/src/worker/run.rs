@@ -509,7 +509,7 @@ impl PoolWorker {
     fn open_server(&mut self, id: ServerId, pool: PoolId) {
         let Some(entry) = self.shared.directory.by_id(pool) else { return };
         let limit = entry.settings.timeouts.server_connect;
-        let pending = Box::new(PendingLogin::server(PendingServer::new(id, entry)));
+        let pending = Box::new(PendingLogin::server(PendingServer::for_clients(id, entry)));
         let slot = self.sockets.table.insert(SocketEntry::Login(pending));
         self.sockets.set_socket_ref(PeerId::Server(id), slot, None, None);
         self.set_login_timeout(slot, limit);

@@ -63,6 +63,8 @@ pub(super) struct SharedState {
     /// Prepared statements, by text and parameter types.
     pub(super) statements: Arc<StatementRegistry>,
     system: SystemServices,
+    /// Random bytes for logins.
+    random: RandomBuffer,
     /// A handle to each listening socket, for a process that takes over. Those of TCP sockets are
     /// closed when a shutdown starts: the kernel accepts connections for as long as any handle is
     /// open.
@@ -116,6 +118,7 @@ impl SharedState {
             server_keys: keys,
             statements: Arc::default(),
             system,
+            random: RandomBuffer::default(),
             listeners: Mutex::default(),
             shutting_down: AtomicBool::new(false),
             admin_clients: [ConnectionLimit::new(ADMIN_CLIENTS_MAX)].into(),
@@ -220,7 +223,7 @@ impl SharedState {
     /// Returns random bytes for a login; `None` if the system provides none. Logins are then
     /// refused, because with a predictable nonce an observed login could be replayed.
     pub(super) fn entropy(&self) -> Option<Entropy> {
-        let bytes: [u8; 22] = self.system.random_bytes()?;
+        let bytes: [u8; 22] = self.random.take(&self.system)?;
         let (nonce, salt) = bytes.split_first_chunk()?;
         Some(Entropy { nonce: *nonce, salt: *salt.first_chunk()? })
     }
@@ -232,7 +235,7 @@ impl SharedState {
 
     /// Returns random bytes for a client's cancel key; `None` if the system provides none.
     pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
-        self.system.random_bytes().map(CancelSecret)
+        self.random.take(&self.system).map(CancelSecret)
     }
 }
 
@@ -264,6 +267,44 @@ impl std::fmt::Debug for SystemServices {
     }
 }
 
+/// Random bytes that were requested from the system together, so that not every login takes a
+/// system call. No byte is used twice: the process never forks, and used bytes are erased.
+struct RandomBuffer(Mutex<(usize, [u8; Self::BYTES])>);
+
+impl RandomBuffer {
+    /// Enough for the nonces and cancel keys of some twenty logins.
+    const BYTES: usize = 1024;
+
+    /// Removes bytes from the buffer, which is refilled first if it has too few; `None` if the
+    /// system provides none.
+    fn take<const N: usize>(&self, system: &SystemServices) -> Option<[u8; N]> {
+        let mut buffer = self.0.lock();
+        let (left, bytes) = &mut *buffer;
+        if *left < N {
+            *left = 0;
+            (system.random)(bytes).ok()?;
+            *left = Self::BYTES;
+        }
+        let taken = &mut bytes[*left - N..*left];
+        let result = taken.try_into().ok()?;
+        taken.fill(0);
+        *left -= N;
+        Some(result)
+    }
+}
+
+impl Default for RandomBuffer {
+    fn default() -> Self {
+        Self(Mutex::new((0, [0; Self::BYTES])))
+    }
+}
+
+impl std::fmt::Debug for RandomBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RandomBuffer(…)")
+    }
+}
+
 impl AcceptSettings {
     /// Returns the result of a client's TLS handshake.
     pub(super) fn client_tls_info(&self, stream: &Stream) -> ClientTlsInfo {
@@ -279,4 +320,30 @@ impl AcceptSettings {
 fn rules(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> ClientRules {
     let owner = rustix::process::geteuid().as_raw();
     ClientRules::new(config, mock_secret, keys).with_owner(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn random_bytes_are_used_once_and_erased() {
+        let (buffer, system) = (RandomBuffer::default(), SystemServices::default());
+        let taken: HashSet<[u8; 32]> =
+            (0..100).map(|_| buffer.take(&system).expect("the system has random bytes")).collect();
+        assert_eq!(taken.len(), 100);
+        let guard = buffer.0.lock();
+        let (left, bytes) = &*guard;
+        assert!(bytes[*left..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn random_bytes_are_refused_without_source() {
+        let mut system = SystemServices::default();
+        system.random = |_| Err(ring::error::Unspecified);
+        let buffer = RandomBuffer::default();
+        assert_eq!(buffer.take::<22>(&system), None);
+        assert_eq!(buffer.take::<22>(&system), None, "a failed refill leaves nothing to use");
+    }
 }

@@ -14,6 +14,7 @@ use super::{
     directory::{PoolEntry, ServerRoute},
     messages::{Mailbox, WorkerMessage},
     peer_connection::PeerConnection,
+    refusals,
     socket_table::{LoginSocket, SocketEntry, SocketTable},
 };
 use crate::SocketAddresses;
@@ -132,15 +133,16 @@ impl WorkerSockets {
         if !connections && !disconnections && !pooler_errors {
             return;
         }
-        let Some(socket) = self.addresses(peer) else { return };
-        let from = socket.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
+        let Some((_, connection)) = self.connection(peer) else { return };
+        let from = refusals::client_address(&connection.stream);
+        let tls = connection.stream.protection();
         let entry = Arc::clone(entry);
         let (connected_at, logs_disconnect, close_reason) = (Instant::now(), disconnections, None);
         let log_fields =
             ClientLogFields { entry, user, from, connected_at, logs_disconnect, close_reason };
         if connections {
             let (database, user) = log_fields.names();
-            let tls = socket.tls.unwrap_or_default();
+            let tls = tls.unwrap_or_default();
             tracing::info!(database, user, from = log_fields.from, tls, "client logged in");
         }
         if let Some(socket) = self.socket_ref(peer) {
@@ -399,6 +401,21 @@ impl CoreIo for WorkerSockets {
             if number != usize::from(by.0) {
                 mailbox.send(WorkerMessage::RequestServer { pool, by });
             }
+        }
+    }
+
+    fn request_idle_servers(&mut self, pool: PoolId, servers_max: u32) {
+        let by = self.worker;
+        for (number, mailbox) in self.mailboxes.iter().enumerate() {
+            if number != usize::from(by.0) {
+                mailbox.send(WorkerMessage::RequestIdleServers { pool, by, servers_max });
+            }
+        }
+    }
+
+    fn confirm_idle_servers(&mut self, pool: PoolId, to: WorkerId) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(to.0)) {
+            mailbox.send(WorkerMessage::IdleServersConfirmed(pool));
         }
     }
 

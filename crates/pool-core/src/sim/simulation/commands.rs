@@ -120,6 +120,17 @@ impl Simulation {
                     self.schedule_soon(SimEvent::ServerRequested(other, pool, by));
                 }
             }
+            IoCommand::RequestIdleServers(pool, most) => {
+                let by = self.workers[worker].id;
+                let all = self.workers_of(self.workers[worker].process);
+                for other in all.into_iter().filter(|other| *other != worker) {
+                    self.schedule_soon(SimEvent::IdleServersRequested(other, pool, by, most));
+                }
+            }
+            IoCommand::ConfirmIdleServers(pool, to) => {
+                let to = self.worker_index(worker, to);
+                self.schedule_soon(SimEvent::IdleServersConfirmed(to, pool));
+            }
             IoCommand::HandOver(server, to, transfer) => {
                 let peer = PeerId::Server(server);
                 let Some(SimPeer::Backend(backend)) = self.workers[worker].peers.remove(&peer)

@@ -16,6 +16,8 @@ pub(super) enum IoCommand {
     Open(ServerId, PoolId),
     Cancel(ServerId),
     RequestServer(PoolId),
+    RequestIdleServers(PoolId, u32),
+    ConfirmIdleServers(PoolId, WorkerId),
     Listen(ClientId),
     HandOver(ServerId, WorkerId, Box<Transfer>),
     Drain(PeerId),
@@ -73,6 +75,14 @@ impl CoreIo for SimIo {
 
     fn request_server(&mut self, pool: PoolId) {
         self.commands.push(IoCommand::RequestServer(pool));
+    }
+
+    fn request_idle_servers(&mut self, pool: PoolId, servers_max: u32) {
+        self.commands.push(IoCommand::RequestIdleServers(pool, servers_max));
+    }
+
+    fn confirm_idle_servers(&mut self, pool: PoolId, to: WorkerId) {
+        self.commands.push(IoCommand::ConfirmIdleServers(pool, to));
     }
 
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>) {

@@ -192,6 +192,7 @@ impl Simulation {
         for worker in 0..workers {
             let statements = Arc::clone(&process.statements);
             let mut core = Core::with_statements(WorkerId(worker), statements);
+            core.set_worker_count(u32::from(workers));
             let specs = (0..).map(PoolId).zip(&process.specs).zip(&process.reserves);
             for ((pool, spec), reserve) in specs {
                 let mut spec = spec.clone();

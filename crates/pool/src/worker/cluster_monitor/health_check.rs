@@ -7,7 +7,7 @@ use howdah_pool_core::{HealthReport, ServerId, end_of_wal};
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
 use crate::worker::{
-    directory::PoolEntry,
+    directory::{PoolEntry, ServerRoute},
     pending_login::{LoginProgress, PendingLogin, PendingServer},
     resolver_threads,
     shared_state::SharedState,
@@ -66,6 +66,9 @@ const CHECK_QUERIES: [&str; 3] = [
 /// Query run once per connection: the identifier does not change while the server runs.
 const SYSTEM_IDENTIFIER_QUERY: &str =
     "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+
+/// An id that belongs to no core.
+const CONTROL_ID: ServerId = ServerId::new(0, 0);
 
 /// Maximum length of a message in bytes.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
@@ -148,8 +151,33 @@ impl ControlConnection {
         shared: &SharedState,
         deadline: Instant,
     ) -> Result<Self, HealthCheckError> {
+        let server = PendingServer::new(CONTROL_ID, Arc::clone(entry));
+        Self::log_in(entry, server, shared, deadline)
+    }
+
+    /// Like [`ControlConnection::open`], over one of these routes.
+    ///
+    /// # Errors
+    ///
+    /// See [`ControlConnection::open`].
+    pub(in crate::worker) fn open_over(
+        entry: &Arc<PoolEntry>,
+        routes: Vec<ServerRoute>,
+        shared: &SharedState,
+        deadline: Instant,
+    ) -> Result<Self, HealthCheckError> {
+        let server = PendingServer::over(CONTROL_ID, Arc::clone(entry), routes);
+        Self::log_in(entry, server, shared, deadline)
+    }
+
+    fn log_in(
+        entry: &Arc<PoolEntry>,
+        server: PendingServer,
+        shared: &SharedState,
+        deadline: Instant,
+    ) -> Result<Self, HealthCheckError> {
         let mut poller = Poller::new()?;
-        let connection = log_in(&mut poller, entry, shared, deadline)?;
+        let connection = log_in(&mut poller, entry, server, shared, deadline)?;
         Ok(Self { poller, connection, deadline })
     }
 
@@ -252,7 +280,8 @@ impl HealthCheck {
                 return Ok(report);
             }
         }
-        let mut connection = log_in(&mut self.poller, entry, shared, deadline)?;
+        let server = PendingServer::new(CONTROL_ID, Arc::clone(entry));
+        let mut connection = log_in(&mut self.poller, entry, server, shared, deadline)?;
         let report = self.check_on(&mut connection, for_read_your_writes, deadline)?;
         self.connection = Some(connection);
         Ok(report)
@@ -299,12 +328,11 @@ impl HealthCheck {
 fn log_in(
     poller: &mut Poller,
     entry: &Arc<PoolEntry>,
+    server: PendingServer,
     shared: &SharedState,
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
-    let name = ServerId::new(0, 0); // An id that belongs to no core.
-    let server = PendingServer::new(name, Arc::clone(entry)).for_pooler();
-    let mut pending = PendingLogin::server(server);
+    let mut pending = PendingLogin::server(server.for_pooler());
     loop {
         match pending.advance(shared, true) {
             LoginProgress::Server(_, ready, _) => {

@@ -19,7 +19,7 @@ use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 
-use super::PoolKey;
+use super::{PoolKey, local_socket::LocalSocket};
 use crate::{
     auth::{ServerIntent, ServerProtection},
     worker::{
@@ -72,6 +72,8 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) is_retired: bool,
     /// The endpoints of `settings.servers`, shared with routes that may outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
+    /// The unix socket of each endpoint that has one in addition.
+    pub(in crate::worker) local_sockets: Vec<Option<Arc<LocalSocket>>>,
     pub(in crate::worker) names: HostResolver,
     pub(in crate::worker) tls: Arc<ServerTls>,
     /// TCP options for connections to the servers.
@@ -119,6 +121,8 @@ pub(in crate::worker) struct ServerRoute {
     /// The endpoint at the time the connection was opened; the settings may have changed since.
     endpoint: Arc<Endpoint>,
     encryption: Encryption,
+    /// If the endpoint is a unix socket in place of a TCP port: that socket with its check.
+    local_socket: Option<Arc<LocalSocket>>,
 }
 
 impl ServerRoute {
@@ -137,6 +141,11 @@ impl ServerRoute {
         }
     }
 
+    /// Returns the unix socket that the route uses in place of a TCP port.
+    pub(in crate::worker) fn local_socket(&self) -> Option<&Arc<LocalSocket>> {
+        self.local_socket.as_ref()
+    }
+
     /// Returns the endpoint as text, for messages.
     pub(in crate::worker) fn endpoint_name(&self) -> String {
         self.endpoint.to_string()
@@ -144,7 +153,8 @@ impl ServerRoute {
 }
 
 impl PoolEntry {
-    /// Returns the routes for a new server connection, in the order in which to try them.
+    /// Returns the routes for a new server connection, in the order in which to try them. A unix
+    /// socket in place of a TCP port comes before that port.
     pub(in crate::worker) fn routes(&self) -> Vec<ServerRoute> {
         let hosts = self.endpoints.len();
         let first = match self.settings.load_balance_hosts {
@@ -156,14 +166,26 @@ impl PoolEntry {
         (0..hosts)
             .map(|host| (host + first) % hosts)
             .flat_map(|host| {
-                let endpoint = &self.endpoints[host];
-                let attempts = self.tls.settings.attempts(endpoint);
-                attempts.iter().map(move |encryption| ServerRoute {
-                    endpoint: Arc::clone(endpoint),
-                    encryption: *encryption,
-                })
+                let local = self.local_sockets.get(host).cloned().flatten();
+                let local = local.map(|local| ServerRoute {
+                    endpoint: Arc::clone(&local.socket),
+                    encryption: Encryption::Plain,
+                    local_socket: Some(local),
+                });
+                local.into_iter().chain(self.routes_to(&self.endpoints[host]))
             })
             .collect()
+    }
+
+    /// Returns the routes to one endpoint.
+    pub(in crate::worker) fn routes_to(&self, endpoint: &Arc<Endpoint>) -> Vec<ServerRoute> {
+        let attempts = self.tls.settings.attempts(endpoint);
+        let route = |encryption: &Encryption| ServerRoute {
+            endpoint: Arc::clone(endpoint),
+            encryption: *encryption,
+            local_socket: None,
+        };
+        attempts.iter().map(route).collect()
     }
 
     /// Returns a dialer for a route. `address` is the resolved address if the route has a host
@@ -216,6 +238,7 @@ impl PoolEntry {
             occupancy: Arc::clone(&self.occupancy),
             is_retired: true,
             endpoints: self.endpoints.clone(),
+            local_sockets: self.local_sockets.clone(),
             names: self.names.clone(),
             tls: Arc::clone(&self.tls),
             tcp: self.tcp,

@@ -26,6 +26,7 @@ pub(super) fn mirror_settings(
     let timeout = Some(entry.timeout);
     Some(PoolSettings {
         servers: vec![endpoint],
+        local_socket: None,
         clusters: Vec::new(),
         login,
         size: Some(entry.pool_size),

@@ -10,7 +10,7 @@ use super::{LoginProgress, READ_BYTES, cancel::dial};
 use crate::{
     auth::{KeyDerivation, ServerHandshake, ServerLoginError, ServerReady, ServerStep},
     worker::{
-        directory::{PoolEntry, ServerRoute},
+        directory::{LocalSocket, PoolEntry, ServerRoute},
         shared_state::SharedState,
     },
 };
@@ -63,9 +63,28 @@ impl From<ServerLoginError> for AttemptError {
 }
 
 impl PendingServer {
+    /// Starts a login over the pool's routes, including unix sockets in place of TCP ports, which
+    /// may have to be checked first.
+    pub(in crate::worker) fn for_clients(id: ServerId, entry: Arc<PoolEntry>) -> Self {
+        let routes = entry.routes();
+        Self::over(id, entry, routes)
+    }
+
+    /// Starts a login over the configured endpoints.
     pub(in crate::worker) fn new(id: ServerId, entry: Arc<PoolEntry>) -> Self {
+        let mut routes = entry.routes();
+        routes.retain(|route| route.local_socket().is_none());
+        Self::over(id, entry, routes)
+    }
+
+    /// Starts a login over these routes, the first of which is tried first.
+    pub(in crate::worker) fn over(
+        id: ServerId,
+        entry: Arc<PoolEntry>,
+        routes: Vec<ServerRoute>,
+    ) -> Self {
         let attempt = |route| LoginAttempt { route, newest: ProtocolVersion::V3_2 };
-        let attempts = entry.routes().into_iter().rev().map(attempt).collect();
+        let attempts = routes.into_iter().rev().map(attempt).collect();
         let failure = unreachable("no server is configured");
         let (attempt, handshake, unsent, key_derivation) = (None, None, Vec::new(), None);
         let (is_redialled, address) = (false, None);
@@ -93,6 +112,12 @@ impl PendingServer {
 
     pub(super) fn host(&self) -> Option<(String, u16)> {
         self.attempts.last()?.route.host()
+    }
+
+    /// Returns the unix socket to check before the next attempt, and the pool.
+    pub(super) fn unchecked_socket(&self) -> Option<(Arc<LocalSocket>, Arc<PoolEntry>)> {
+        let local = self.attempts.last()?.route.local_socket()?;
+        local.is_usable().is_none().then(|| (Arc::clone(local), Arc::clone(&self.entry)))
     }
 
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
@@ -128,6 +153,14 @@ impl PendingServer {
                 let Some(attempt) = self.attempts.last() else {
                     return LoginProgress::NoServer(self.id, self.failure.clone());
                 };
+                match attempt.route.local_socket().map(|local| local.is_usable()) {
+                    None | Some(Some(true)) => {}
+                    Some(None) => return LoginProgress::CheckSocket,
+                    Some(Some(false)) => {
+                        self.attempts.pop();
+                        continue;
+                    }
+                }
                 if attempt.route.host().is_some() && self.address.is_none() {
                     return LoginProgress::Resolve;
                 }
@@ -139,7 +172,10 @@ impl PendingServer {
                 self.unsent.clear();
                 match dialled {
                     Ok(dialled) => *stream = Some(dialled),
-                    Err(text) => self.failure = unreachable(&text),
+                    Err(text) => {
+                        self.reject_socket(&text);
+                        self.failure = unreachable(&text);
+                    }
                 }
             }
             let (Some(open), Some(attempt)) = (stream.as_mut(), self.attempt.clone()) else {
@@ -173,6 +209,7 @@ impl PendingServer {
     ) -> Option<ServerFailure> {
         match error {
             AttemptError::Connection(text) => {
+                self.reject_socket(&text);
                 self.failure = unreachable(&format!("{}: {text}", self.endpoint_name()));
                 None
             }
@@ -182,11 +219,24 @@ impl PendingServer {
                     self.attempts.push(LoginAttempt { newest: ProtocolVersion::V3_0, ..attempt });
                     return None;
                 }
-                let other =
-                    howdah_connect::tls::Encryption::allows_fallback(&self.failure.sqlstate);
+                let message = self.failure.message.clone();
+                let other = self.reject_socket(&message)
+                    || howdah_connect::tls::Encryption::allows_fallback(&self.failure.sqlstate);
                 (!other).then(|| self.failure.clone())
             }
         }
+    }
+
+    /// If the failed attempt used a unix socket in place of a TCP port, makes this and the next
+    /// logins use the port. Returns whether it did.
+    fn reject_socket(&self, why: &str) -> bool {
+        let Some(local) = self.attempt.as_ref().and_then(|it| it.route.local_socket()) else {
+            return false;
+        };
+        if local.set_result(Some(why.to_owned())) {
+            local.report_refusal(&self.entry.key, why);
+        }
+        true
     }
 
     fn exchange(

@@ -146,6 +146,7 @@ impl PoolWorker {
             LoginProgress::Waiting => self.watch_login(slot),
             LoginProgress::Heavy => self.submit_to_helper(slot, JobKind::Heavy),
             LoginProgress::AuthQuery => self.submit_to_helper(slot, JobKind::AuthQuery),
+            LoginProgress::CheckSocket => self.submit_to_helper(slot, JobKind::CheckSocket),
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {

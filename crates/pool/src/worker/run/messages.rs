@@ -35,6 +35,20 @@ impl PoolWorker {
                         );
                     }
                 }
+                WorkerMessage::RequestIdleServers { pool, by, servers_max } => {
+                    self.core.handle(
+                        CoreEvent::IdleServersRequested { pool, by, servers_max },
+                        self.now,
+                        &mut self.sockets,
+                    );
+                }
+                WorkerMessage::IdleServersConfirmed(pool) => {
+                    self.core.handle(
+                        CoreEvent::IdleServersConfirmed(pool),
+                        self.now,
+                        &mut self.sockets,
+                    );
+                }
                 WorkerMessage::OpenMinimum(pool) => self.ensure_pool(pool),
                 WorkerMessage::HandOver(transfer, stream, route) => {
                     let pool = transfer.pool();
