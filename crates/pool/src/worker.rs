@@ -17,6 +17,7 @@
 
 mod admin_console;
 mod auth_query;
+mod blocking_login;
 mod capture;
 mod captured_server;
 mod cluster_monitor;
@@ -30,6 +31,8 @@ mod maintenance;
 mod messages;
 mod mirrors;
 mod multiplexer;
+mod password_checks;
+mod password_threads;
 mod peer_connection;
 mod pending_login;
 mod preflight;

@@ -173,8 +173,9 @@ fn connect(
         parameters: settings,
         role: None,
     };
-    let (output, received, is_logged) = (Vec::new(), Vec::new(), false);
-    let logged_in = LoggedIn { login, permits, output, received, is_logged };
+    let (output, received) = (Vec::new(), Vec::new());
+    let (is_logged, has_new_secret) = (false, false);
+    let logged_in = LoggedIn { login, permits, output, received, is_logged, has_new_secret };
     worker.send(WorkerMessage::LocalClient(Box::new(logged_in), stream));
     Ok(ours)
 }

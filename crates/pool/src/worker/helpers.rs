@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::{
     auth_query,
     messages::{Mailbox, WorkerMessage},
+    password_threads::PasswordThreads,
     pending_login::PendingLogin,
     resolver_threads::ResolverThreads,
     shared_state::SharedState,
@@ -24,6 +25,7 @@ use super::{
 pub(super) struct Helpers {
     heavy: Sender<LoginJob>,
     lookups: Sender<LoginJob>,
+    passwords: PasswordThreads,
     resolver: ResolverThreads,
 }
 
@@ -44,6 +46,8 @@ pub(super) enum JobKind {
     /// An auth query, which waits for a server. Auth queries have separate threads, because the
     /// server connection for the query may itself need a helper to log in.
     AuthQuery,
+    /// The check of a password, which waits for a server.
+    CheckPassword,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
@@ -66,7 +70,8 @@ impl Helpers {
             });
             pending.advance(shared, true)
         })?;
-        Ok(Self { heavy, lookups, resolver: ResolverThreads::start(shared)? })
+        let passwords = PasswordThreads::start(shared)?;
+        Ok(Self { heavy, lookups, passwords, resolver: ResolverThreads::start(shared)? })
     }
 
     /// Queues a login step. The queue is bounded by the number of logins in progress.
@@ -74,6 +79,7 @@ impl Helpers {
         let queue = match errand {
             JobKind::Heavy => &self.heavy,
             JobKind::AuthQuery => &self.lookups,
+            JobKind::CheckPassword => return self.passwords.submit(job),
             JobKind::Resolve => return self.resolver.submit(job),
         };
         // Never fails: the threads live as long as any handle.

@@ -9,7 +9,10 @@ mod cancel;
 mod client;
 mod server;
 
-use std::{net::SocketAddr, time::Instant};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
 
 use howdah_net::{Interest, Stream};
 use howdah_pool_config::{AuthQuery, hba::ClientOrigin};
@@ -23,7 +26,9 @@ use super::{
     shared_state::SharedState,
     startups::{StartupGuard, StartupStage},
 };
-use crate::auth::{Entropy, Rejection, ServerReady, UserSecret};
+use crate::auth::{
+    Entropy, PasswordCheck, PasswordCheckResult, Rejection, ServerReady, UserSecret,
+};
 
 /// A connection that is not logged in yet.
 #[derive(Debug)]
@@ -62,6 +67,9 @@ pub(super) enum LoginProgress {
     Heavy,
     /// The next step needs an auth query: see [`PendingLogin::run_auth_query`].
     AuthQuery,
+    /// The next step needs the check of a password at a server: see
+    /// [`PendingLogin::check_password`].
+    CheckPassword,
     /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
@@ -83,7 +91,10 @@ pub(super) enum LoginProgress {
 impl LoginProgress {
     /// Whether the login needs further steps.
     pub(super) fn is_unfinished(&self) -> bool {
-        matches!(self, Self::Waiting | Self::Heavy | Self::AuthQuery | Self::Resolve)
+        matches!(
+            self,
+            Self::Waiting | Self::Heavy | Self::AuthQuery | Self::CheckPassword | Self::Resolve
+        )
     }
 }
 
@@ -99,6 +110,9 @@ pub(super) struct LoggedIn {
     pub(super) received: Vec<u8>,
     /// Whether to log the client's login.
     pub(super) is_logged: bool,
+    /// Whether the login has brought a secret for logins to servers that differs from the former
+    /// one, so that those may succeed now.
+    pub(super) has_new_secret: bool,
 }
 
 impl PendingLogin {
@@ -213,6 +227,26 @@ impl PendingLogin {
     pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
         if let PendingKind::Client(client) = &mut self.kind {
             client.run_auth_query(ask);
+        }
+    }
+
+    /// Returns the database and the user whose password must be checked.
+    pub(super) fn password_check(&self) -> Option<(String, String)> {
+        match &self.kind {
+            PendingKind::Client(client) => client.password_check(),
+            PendingKind::Server(_) | PendingKind::Cancel(_) => None,
+        }
+    }
+
+    /// Checks the password that the login waits for; the address of the client is an argument of
+    /// `run`. Call [`PendingLogin::advance`] afterwards.
+    pub(super) fn check_password(
+        &mut self,
+        run: impl FnOnce(PasswordCheck, Option<IpAddr>) -> PasswordCheckResult,
+    ) {
+        let address = self.stream.as_ref().and_then(Stream::peer_address);
+        if let PendingKind::Client(client) = &mut self.kind {
+            client.check_password(|check| run(check, address.map(|it| it.ip())));
         }
     }
 

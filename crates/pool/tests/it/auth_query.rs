@@ -15,10 +15,11 @@ local all all trust
 host all asker,helper 127.0.0.1/32 trust
 host all postgres     127.0.0.1/32 trust
 host all hashed       127.0.0.1/32 md5
+host all open         127.0.0.1/32 password
 host all all          127.0.0.1/32 scram-sha-256
 ";
 
-const ROLES: [&str; 13] = [
+const ROLES: [&str; 14] = [
     "create role asker login",
     "create role helper login",
     "create role alice login password 'sesame'",
@@ -27,6 +28,7 @@ const ROLES: [&str; 13] = [
     "create role nologin password 'sesame'",
     "create role bare login",
     "create role fleeting login password 'sesame'",
+    "create role open login password 'sesame'",
     "set password_encryption = md5",
     "create role hashed login password 'sesame'",
     "create schema pooler",

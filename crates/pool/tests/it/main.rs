@@ -28,6 +28,7 @@ mod listen;
 mod mirror;
 mod outage;
 mod parse_settings;
+mod pass_through;
 mod pgbouncer_ini;
 mod pgcat_toml;
 mod read_your_writes;

@@ -2,14 +2,13 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
-use howdah_pool_core::{HealthReport, ServerId, end_of_wal};
+use howdah_net::{Poller, Received, Stream, Waker};
+use howdah_pool_core::{HealthReport, ServerFailure, end_of_wal};
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
 use crate::worker::{
+    blocking_login::{self, BlockingLoginError},
     directory::PoolEntry,
-    pending_login::{LoginProgress, PendingLogin, PendingServer},
-    resolver_threads,
     shared_state::SharedState,
 };
 
@@ -81,6 +80,19 @@ pub(in crate::worker) enum HealthCheckError {
     Refused(String),
     #[error("there is no user yet to log in as: set cluster.check-user")]
     NoUser,
+}
+
+impl From<BlockingLoginError> for HealthCheckError {
+    fn from(error: BlockingLoginError) -> Self {
+        match error {
+            BlockingLoginError::Failed(ServerFailure { sqlstate, message }) => match &sqlstate {
+                b"08006" | b"57P01" | b"57P02" | b"57P03" => Self::Unreachable(message),
+                _ => Self::Refused(message),
+            },
+            BlockingLoginError::Timeout => Self::Unreachable("health check timed out".to_owned()),
+            BlockingLoginError::Poll(error) => error.into(),
+        }
+    }
 }
 
 impl From<io::Error> for HealthCheckError {
@@ -302,55 +314,15 @@ fn log_in(
     shared: &SharedState,
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
-    let name = ServerId::new(0, 0); // An id that belongs to no core.
-    let server = PendingServer::new(name, Arc::clone(entry)).for_pooler();
-    let mut pending = PendingLogin::server(server);
-    loop {
-        match pending.advance(shared, true) {
-            LoginProgress::Server(_, ready, _) => {
-                let stream = pending
-                    .stream
-                    .take()
-                    .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-                if pending.watched.is_none() {
-                    poller.add_with_interest(&stream, Token(0), Interest::Both)?;
-                }
-                let (read, entry) = (ready.received, Arc::clone(entry));
-                return Ok(HealthCheckConnection {
-                    stream,
-                    read,
-                    entry,
-                    system: None,
-                    refused_queries: 0,
-                });
-            }
-            LoginProgress::NoServer(_, failure) => {
-                let is_refusal =
-                    !matches!(&failure.sqlstate, b"08006" | b"57P01" | b"57P02" | b"57P03");
-                let text = failure.message;
-                return Err(if is_refusal {
-                    HealthCheckError::Refused(text)
-                } else {
-                    HealthCheckError::Unreachable(text)
-                });
-            }
-            LoginProgress::Waiting => {}
-            LoginProgress::Resolve => {
-                resolver_threads::resolve_blocking(&mut pending, shared);
-                continue;
-            }
-            _ => {
-                return Err(HealthCheckError::Unreachable(
-                    "unexpected state during login".to_owned(),
-                ));
-            }
-        }
-        if let Some(stream) = pending.stream.as_ref().filter(|_| pending.watched.is_none()) {
-            poller.add_with_interest(stream, Token(0), Interest::Both)?;
-            pending.watched = Some(Interest::Both);
-        }
-        wait_readable(poller, deadline)?;
-    }
+    let server = blocking_login::pending_server(entry);
+    let (stream, ready) = blocking_login::log_in(poller, server, shared, deadline)?;
+    Ok(HealthCheckConnection {
+        stream,
+        read: ready.received,
+        entry: Arc::clone(entry),
+        system: None,
+        refused_queries: 0,
+    })
 }
 
 /// Waits until the stream may be ready; fails after `deadline`.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
-use howdah_pool_core::{CoreEvent, PeerId};
+use howdah_pool_core::{CoreEvent, PeerId, PoolId};
 
 use super::{PoolWorker, WorkerPhase};
 use crate::{
@@ -146,6 +146,7 @@ impl PoolWorker {
             LoginProgress::Waiting => self.watch_login(slot),
             LoginProgress::Heavy => self.submit_to_helper(slot, JobKind::Heavy),
             LoginProgress::AuthQuery => self.submit_to_helper(slot, JobKind::AuthQuery),
+            LoginProgress::CheckPassword => self.submit_to_helper(slot, JobKind::CheckPassword),
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {
@@ -197,6 +198,9 @@ impl PoolWorker {
                     && let Some((entry, server)) = pending.target()
                 {
                     let (database, user) = (&entry.key.database, &entry.key.user);
+                    if failure.sqlstate.starts_with(b"28") {
+                        self.shared.password_checks.recheck(database, user);
+                    }
                     tracing::warn!(database, user, server, error, "cannot log in to a server");
                 } else {
                     tracing::warn!(error, "cannot log in to a server");
@@ -219,9 +223,12 @@ impl PoolWorker {
         stream: Stream,
         before: LoginSocket,
     ) {
-        let LoggedIn { login, permits, output, received, is_logged } = logged_in;
+        let LoggedIn { login, permits, output, received, is_logged, has_new_secret } = logged_in;
         let (pool, user) = (login.pool, login.user.clone());
         self.ensure_pool(pool);
+        if has_new_secret {
+            self.announce_new_secret(pool);
+        }
         let may_stay = matches!(self.phase, WorkerPhase::Running | WorkerPhase::HandingOver);
         let added = if may_stay { self.core.add_client(login) } else { None };
         let Some(id) = added else {
@@ -243,6 +250,24 @@ impl PoolWorker {
         self.core.finish_client_login(id, &output, self.now, &mut self.sockets);
         if !received.is_empty() {
             self.core.client_bytes(id, &received, self.now, &mut self.sockets);
+        }
+    }
+
+    /// Makes all workers log in to servers again that have refused the former secret of a pool.
+    fn announce_new_secret(&mut self, pool: PoolId) {
+        for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
+            if number != usize::from(self.number.0) {
+                mailbox.send(WorkerMessage::SecretChanged(pool));
+            }
+        }
+        self.secret_changed(pool);
+    }
+
+    /// Logs in to the servers of a pool again if the last login was refused.
+    pub(super) fn secret_changed(&mut self, pool: PoolId) {
+        let Some(entry) = self.shared.directory.by_id(pool) else { return };
+        for pool in entry.parts().chain([pool]) {
+            self.core.handle(CoreEvent::SecretChanged(pool), self.now, &mut self.sockets);
         }
     }
 

@@ -36,6 +36,7 @@ impl PoolWorker {
                     }
                 }
                 WorkerMessage::OpenMinimum(pool) => self.ensure_pool(pool),
+                WorkerMessage::SecretChanged(pool) => self.secret_changed(pool),
                 WorkerMessage::HandOver(transfer, stream, route) => {
                     let pool = transfer.pool();
                     self.ensure_pool(pool);
