@@ -1,10 +1,13 @@
 //! [`AuthConfig`]: how clients authenticate, `[pool.auth]`.
 
+mod query;
+
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DEFAULT_AUTH_QUERY, hba::Hba};
+pub use self::query::{AuthQuery, DEFAULT_AUTH_QUERY};
+use super::hba::Hba;
 
 /// Client authentication: `[pool.auth]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -9,7 +9,6 @@
 
 mod application_name;
 mod auth;
-mod auth_query;
 mod capture;
 mod cluster;
 mod database;
@@ -52,8 +51,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     application_name::ApplicationName,
-    auth::{AuthConfig, AuthMethod, PassThrough},
-    auth_query::{AuthQuery, DEFAULT_AUTH_QUERY},
+    auth::{AuthConfig, AuthMethod, AuthQuery, DEFAULT_AUTH_QUERY, PassThrough},
     capture::{CaptureConfig, CopyCapture},
     cluster::{
         ClusterConfig, ClusterPool, ClusterServer, ConfiguredRole, SERVERS_MAX, ServerEntry,

@@ -17,7 +17,6 @@
 
 mod admin_console;
 mod auth_query;
-mod blocking_login;
 mod capture;
 mod captured_server;
 mod cluster_monitor;
@@ -32,7 +31,6 @@ mod messages;
 mod mirrors;
 mod multiplexer;
 mod password_checks;
-mod password_threads;
 mod peer_connection;
 mod pending_login;
 mod preflight;

@@ -34,6 +34,10 @@ use crate::auth::UserSecret;
 /// Timeout of an auth query if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Number of attempts if the server is lost while it runs an auth query, as in a restart or
+/// failover. Another one waits for a server like any client.
+const ATTEMPTS_MAX: usize = 3;
+
 /// Maximum length of a message in bytes: the longest secret, a user name, and the overhead of a
 /// row.
 const MESSAGE_BYTES_MAX: u32 = 66 << 10;
@@ -57,6 +61,19 @@ enum AuthQueryError {
     Encode(#[from] EncodeError),
 }
 
+impl AuthQueryError {
+    /// Whether the server was lost while it ran the query.
+    fn is_lost_server(&self) -> bool {
+        match self {
+            Self::Closed | Self::Broken(_) => true,
+            Self::Refused { sqlstate, .. } => {
+                sqlstate.starts_with("57P0") || ["08006", "08003"].contains(&&**sqlstate)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Runs an auth query. Returns `None` if the user does not exist or the query fails.
 pub(super) fn user_secret(
     auth_query: &AuthQuery,
@@ -64,7 +81,21 @@ pub(super) fn user_secret(
     shared: &SharedState,
 ) -> Option<UserSecret> {
     let AuthQuery { user, database, auth_user, .. } = auth_query;
-    match run_query(auth_query, worker, shared) {
+    let limit = shared.directory.config().timeouts.client_login.unwrap_or(QUERY_TIMEOUT);
+    let deadline = Instant::now() + limit;
+    let mut result = run_query(auth_query, worker, shared, deadline);
+    for _ in 1..ATTEMPTS_MAX {
+        match result {
+            Err(error) if error.is_lost_server() => {
+                result = run_query(auth_query, worker, shared, deadline);
+            }
+            done => {
+                result = done;
+                break;
+            }
+        }
+    }
+    match result {
         Ok(Some(known)) if known.secret.is_none() => {
             tracing::info!(user, database, auth_user, "the server has no valid secret of the user");
             Some(known)
@@ -86,9 +117,8 @@ fn run_query(
     auth_query: &AuthQuery,
     worker: &Mailbox,
     shared: &SharedState,
+    deadline: Instant,
 ) -> Result<Option<UserSecret>, AuthQueryError> {
-    let limit = shared.directory.config().timeouts.client_login.unwrap_or(QUERY_TIMEOUT);
-    let deadline = Instant::now() + limit;
     let mut connection = AuthQueryConnection {
         socket: connect(auth_query, worker, shared)?,
         read: Vec::new(),

@@ -1,6 +1,8 @@
 //! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
 //! server or a resolver have separate threads, so that they do not delay steps that only compute.
 
+mod password_threads;
+
 use std::{
     sync::{
         Arc,
@@ -11,10 +13,10 @@ use std::{
 
 use parking_lot::Mutex;
 
+use self::password_threads::PasswordThreads;
 use super::{
     auth_query,
     messages::{Mailbox, WorkerMessage},
-    password_threads::PasswordThreads,
     pending_login::PendingLogin,
     resolver_threads::ResolverThreads,
     shared_state::SharedState,

@@ -11,27 +11,20 @@
 //! Refused attempts are limited for each user and address, and for each user. The second limit is
 //! higher, so that a client with a wrong password that reconnects in a loop does not lock out
 //! others. A login with the trusted password is never refused because of these limits. All checks
-//! of one user run one after the other, see [`super::password_threads`].
+//! of one user run one after the other, see [`super::helpers`].
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv6Addr},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use howdah_net::Poller;
 use howdah_pool_core::ServerFailure;
-use howdah_wire::{Secret, frontend::encode};
+use howdah_wire::Secret;
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq as _;
 
-use super::{
-    blocking_login::{self, BlockingLoginError},
-    directory::PoolEntry,
-    shared_state::SharedState,
-};
 use crate::auth::{PasswordCheck, PasswordCheckResult};
 
 /// How long an accepted password is trusted while the server cannot be asked.
@@ -39,9 +32,6 @@ const TRUST_MAX: Duration = Duration::from_secs(3600);
 
 /// Maximum number of accepted passwords. Those of further users are checked at each login.
 const ACCEPTED_MAX: usize = 100_000;
-
-/// Time limit of a check if neither `timeouts.server-connect` nor `timeouts.client-login` is set.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Refused attempts of one user from one address: so many at once, then one each second.
 const ADDRESS_ATTEMPTS: AttemptLimit = AttemptLimit { burst: 5, per_second: 1 };
@@ -84,7 +74,7 @@ enum Recollection {
 
 /// The answer of a server to a password.
 #[derive(Debug)]
-enum ServerAnswer {
+pub(super) enum ServerAnswer {
     Accepted,
     Refused,
     Failed(ServerFailure),
@@ -111,16 +101,16 @@ impl PasswordChecks {
         }
     }
 
-    /// Checks a password of a client at `address` (`None` for a unix socket). Blocks while the
-    /// server is asked.
+    /// Checks a password of a client at `address` (`None` for a unix socket). `query` asks the
+    /// server, and blocks meanwhile.
     pub(super) fn check(
         &self,
         check: PasswordCheck,
         address: Option<IpAddr>,
-        shared: &SharedState,
+        recheck: Duration,
+        query: impl FnOnce(&PasswordCheck) -> ServerAnswer,
     ) -> PasswordCheckResult {
-        let recollection =
-            self.recollection(&check, shared.directory.config().auth.pass_through_recheck);
+        let recollection = self.recollection(&check, recheck);
         let PasswordCheck { database, user, .. } = &check;
         let key = (database.clone(), user.clone());
         let address_key = (key.clone(), address.map(network));
@@ -138,7 +128,7 @@ impl PasswordChecks {
             }
             (Recollection::Unknown, None | Some(false)) => return PasswordCheckResult::TooMany,
             (recollection, Some(true)) => {
-                self.check_at_server(check, key.clone(), recollection, shared)
+                self.handle_reply(query(&check), check, key.clone(), recollection)
             }
         };
         // Only refused attempts count.
@@ -149,15 +139,15 @@ impl PasswordChecks {
         result
     }
 
-    /// Asks the server, and stores its answer.
-    fn check_at_server(
+    /// Stores the answer of a server.
+    fn handle_reply(
         &self,
+        answer: ServerAnswer,
         check: PasswordCheck,
         key: DatabaseUser,
         recollection: Recollection,
-        shared: &SharedState,
     ) -> PasswordCheckResult {
-        match query_servers(&check, shared) {
+        match answer {
             ServerAnswer::Accepted => {
                 self.store(key, check.password.clone(), false);
                 PasswordCheckResult::Accepted(check.password)
@@ -221,69 +211,6 @@ impl PasswordChecks {
     pub(super) fn remove_expired(&self) {
         self.accepted.lock().retain(|_, known| known.checked_at.elapsed() < TRUST_MAX);
     }
-}
-
-/// Asks the servers of a database, one after the other until one answers.
-fn query_servers(check: &PasswordCheck, shared: &SharedState) -> ServerAnswer {
-    let timeouts = shared.directory.config().timeouts;
-    let limit = [timeouts.server_connect, timeouts.client_login].into_iter().flatten().min();
-    let deadline = Instant::now() + limit.unwrap_or(CHECK_TIMEOUT);
-    let message = "the database has no server".to_owned();
-    let mut last = ServerFailure { sqlstate: *b"08006", message };
-    for entry in shared.directory.entries_for_check(check) {
-        match query_server(&entry, check, shared, deadline) {
-            ServerAnswer::Failed(failure) if failure.is_transient() => last = failure,
-            answer => return answer,
-        }
-    }
-    ServerAnswer::Failed(last)
-}
-
-fn query_server(
-    entry: &Arc<PoolEntry>,
-    check: &PasswordCheck,
-    shared: &SharedState,
-    deadline: Instant,
-) -> ServerAnswer {
-    let PasswordCheck { user, database, .. } = check;
-    let server = blocking_login::pending_server(entry).with_own_keys();
-    let result = Poller::new()
-        .map_err(BlockingLoginError::from)
-        .and_then(|mut poller| blocking_login::log_in(&mut poller, server, shared, deadline));
-    let unreachable = |message: String| ServerFailure { sqlstate: *b"08006", message };
-    let failure = match result {
-        Ok((mut stream, ready)) => {
-            let mut terminate = Vec::new();
-            encode::terminate(&mut terminate);
-            // A courtesy: the server notices the end in any case.
-            let _ = stream.send(&terminate);
-            stream.close();
-            if ready.was_password_checked {
-                return ServerAnswer::Accepted;
-            }
-            tracing::warn!(
-                user,
-                database,
-                "pass-through authentication failed: the server lets the pooler log in as this user \
-                 without a password (trust, peer or cert in its pg_hba.conf), so it cannot check one"
-            );
-            return ServerAnswer::Refused;
-        }
-        Err(BlockingLoginError::Failed(failure)) => failure,
-        Err(error @ BlockingLoginError::Timeout) => {
-            unreachable(format!("cannot reach the server: {error}"))
-        }
-        Err(BlockingLoginError::Poll(error)) => unreachable(error.to_string()),
-    };
-    if !failure.sqlstate.starts_with(b"28") {
-        return ServerAnswer::Failed(failure);
-    }
-    // A wrong password is logged as a refused login; other reasons are the administrator's matter.
-    if failure.sqlstate != *b"28P01" {
-        let error = &failure.message;
-        tracing::warn!(user, database, error, "the server refused to check a password");
-    }
-    ServerAnswer::Refused
 }
 
 /// Returns the address itself for IPv4, and the network of 64 bits for IPv6.

@@ -34,6 +34,7 @@ mod pgcat_toml;
 mod read_your_writes;
 mod reload;
 mod replication;
+mod restarts;
 mod routing;
 mod server_login;
 mod sessions;

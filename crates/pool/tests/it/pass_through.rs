@@ -209,7 +209,7 @@ fn changed_password_takes_effect() {
     assert_eq!(first.one_value("select '3'").unwrap().as_deref(), Some("3"));
     // The pool still has the old password, with which it cannot replace a lost connection.
     let backends =
-        "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'fleeting'";
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where usename = 'fleeting'";
     admin.query(backends).unwrap();
     wait_until("the pool's login to be refused", WAIT_TIMEOUT, || match first.query("select 1") {
         Ok(_) => false,

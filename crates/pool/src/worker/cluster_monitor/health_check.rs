@@ -2,14 +2,18 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use howdah_net::{Poller, Received, Stream, Waker};
-use howdah_pool_core::{HealthReport, ServerFailure, end_of_wal};
+use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
+use howdah_pool_core::{HealthReport, ServerFailure, ServerId, end_of_wal};
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
-use crate::worker::{
-    blocking_login::{self, BlockingLoginError},
-    directory::PoolEntry,
-    shared_state::SharedState,
+use crate::{
+    auth::ServerReady,
+    worker::{
+        directory::PoolEntry,
+        pending_login::{LoginProgress, PendingLogin, PendingServer},
+        resolver_threads,
+        shared_state::SharedState,
+    },
 };
 
 /// The basic query. It takes a primary's timeline from the name of the current WAL file, because
@@ -80,6 +84,18 @@ pub(in crate::worker) enum HealthCheckError {
     Refused(String),
     #[error("there is no user yet to log in as: set cluster.check-user")]
     NoUser,
+}
+
+/// The reason why a login to a server failed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::worker) enum BlockingLoginError {
+    /// The server cannot be reached or refuses the login.
+    #[error("{}", .0.message)]
+    Failed(ServerFailure),
+    #[error("the login timed out")]
+    Timeout,
+    #[error(transparent)]
+    Poll(#[from] io::Error),
 }
 
 impl From<BlockingLoginError> for HealthCheckError {
@@ -314,8 +330,8 @@ fn log_in(
     shared: &SharedState,
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
-    let server = blocking_login::pending_server(entry);
-    let (stream, ready) = blocking_login::log_in(poller, server, shared, deadline)?;
+    let server = pending_server(entry);
+    let (stream, ready) = log_in_blocking(poller, server, shared, deadline)?;
     Ok(HealthCheckConnection {
         stream,
         read: ready.received,
@@ -323,6 +339,53 @@ fn log_in(
         system: None,
         refused_queries: 0,
     })
+}
+
+/// Returns a login to the server of a pool, as one of the pooler's own connections.
+pub(in crate::worker) fn pending_server(entry: &Arc<PoolEntry>) -> PendingServer {
+    let id = ServerId::new(0, 0); // An id that belongs to no core.
+    PendingServer::new(id, Arc::clone(entry)).for_pooler()
+}
+
+/// Logs in to a server. The stream is then registered with `poller`, under token 0.
+///
+/// # Errors
+///
+/// The login failed or was not complete at `deadline`.
+pub(in crate::worker) fn log_in_blocking(
+    poller: &mut Poller,
+    server: PendingServer,
+    shared: &SharedState,
+    deadline: Instant,
+) -> Result<(Stream, Box<ServerReady>), BlockingLoginError> {
+    let mut pending = PendingLogin::server(server);
+    loop {
+        match pending.advance(shared, true) {
+            LoginProgress::Server(_, ready, _) => {
+                let stream = pending.stream.take();
+                let stream = stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+                if pending.watched.is_none() {
+                    poller.add_with_interest(&stream, Token(0), Interest::Both)?;
+                }
+                return Ok((stream, ready));
+            }
+            LoginProgress::NoServer(_, failure) => return Err(BlockingLoginError::Failed(failure)),
+            LoginProgress::Resolve => {
+                resolver_threads::resolve_blocking(&mut pending, shared);
+                continue;
+            }
+            // A login to a server has no other results.
+            _ => {}
+        }
+        if let Some(stream) = pending.stream.as_ref().filter(|_| pending.watched.is_none()) {
+            poller.add_with_interest(stream, Token(0), Interest::Both)?;
+            pending.watched = Some(Interest::Both);
+        }
+        if Instant::now() >= deadline {
+            return Err(BlockingLoginError::Timeout);
+        }
+        poller.wait(Some(deadline), &mut Vec::new())?;
+    }
 }
 
 /// Waits until the stream may be ready; fails after `deadline`.

@@ -227,7 +227,12 @@ impl PoolWorker {
         let (pool, user) = (login.pool, login.user.clone());
         self.ensure_pool(pool);
         if has_new_secret {
-            self.announce_new_secret(pool);
+            for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
+                if number != usize::from(self.number.0) {
+                    mailbox.send(WorkerMessage::SecretChanged(pool));
+                }
+            }
+            handle_new_secret(self, pool);
         }
         let may_stay = matches!(self.phase, WorkerPhase::Running | WorkerPhase::HandingOver);
         let added = if may_stay { self.core.add_client(login) } else { None };
@@ -250,24 +255,6 @@ impl PoolWorker {
         self.core.finish_client_login(id, &output, self.now, &mut self.sockets);
         if !received.is_empty() {
             self.core.client_bytes(id, &received, self.now, &mut self.sockets);
-        }
-    }
-
-    /// Makes all workers log in to servers again that have refused the former secret of a pool.
-    fn announce_new_secret(&mut self, pool: PoolId) {
-        for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
-            if number != usize::from(self.number.0) {
-                mailbox.send(WorkerMessage::SecretChanged(pool));
-            }
-        }
-        self.secret_changed(pool);
-    }
-
-    /// Logs in to the servers of a pool again if the last login was refused.
-    pub(super) fn secret_changed(&mut self, pool: PoolId) {
-        let Some(entry) = self.shared.directory.by_id(pool) else { return };
-        for pool in entry.parts().chain([pool]) {
-            self.core.handle(CoreEvent::SecretChanged(pool), self.now, &mut self.sockets);
         }
     }
 
@@ -307,5 +294,13 @@ impl PoolWorker {
             LoginProgress::Waiting if ready => self.advance(slot),
             progress => self.handle_progress(slot, progress),
         }
+    }
+}
+
+/// Logs in to the servers of a pool again if they have refused the former secret.
+pub(super) fn handle_new_secret(worker: &mut PoolWorker, pool: PoolId) {
+    let Some(entry) = worker.shared.directory.by_id(pool) else { return };
+    for pool in entry.parts().chain([pool]) {
+        worker.core.handle(CoreEvent::SecretChanged(pool), worker.now, &mut worker.sockets);
     }
 }
