@@ -304,9 +304,8 @@ impl ClientHandshake {
     pub fn auth_query_done(&mut self, secret: Option<UserSecret>) -> ClientStep {
         match mem::replace(&mut self.state, ClientAuthState::Closed) {
             ClientAuthState::AuthQuery(mut request, requirement) => {
-                let listed = self.rules.configured_secret(&request.user);
                 request.secret = secret.as_ref().and_then(|secret| secret.secret.clone());
-                match self.request_auth(request, requirement, secret.or(listed)) {
+                match self.request_auth(request, requirement, secret) {
                     Ok(step) => step,
                     Err(rejection) => self.reject(rejection),
                 }
@@ -459,13 +458,13 @@ impl ClientHandshake {
     }
 
     /// Starts the required authentication. If there is an auth query for the user, it runs first,
-    /// unless the user has a configured secret that is not empty, or is the owner.
+    /// unless the user has a configured secret, which may be empty, or is the owner.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;
         let listed = self.rules.configured_secret(&request.user);
         if !request.is_owner
-            && listed.as_ref().is_none_or(|secret| secret.secret.is_none())
+            && listed.is_none()
             && let Some(query) = self.rules.auth_query(&request)
         {
             self.state = ClientAuthState::AuthQuery(request, requirement);
@@ -481,7 +480,9 @@ impl ClientHandshake {
         secret: Option<UserSecret>,
     ) -> Result<ClientStep, Rejection> {
         let known = secret.as_ref().and_then(|secret| secret.secret.as_ref());
-        let is_known = known.is_some_and(|secret| !secret.is_empty());
+        // A user with an empty secret in the settings has none on purpose.
+        let is_known = known.is_some_and(|secret| !secret.is_empty())
+            || self.rules.configured_secret(&request.user).is_some();
         let outcome = if !is_known && self.rules.passes_through(requirement) {
             self.request_pass_through(&request)
         } else {

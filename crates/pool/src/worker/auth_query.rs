@@ -29,7 +29,7 @@ use super::{
     pending_login::LoggedIn,
     shared_state::SharedState,
 };
-use crate::auth::UserSecret;
+use crate::auth::{Rejection, UserSecret};
 
 /// Timeout of an auth query if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,6 +47,8 @@ const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 enum AuthQueryError {
     #[error("there is no pool for the auth query")]
     NoPool(#[from] NoPool),
+    #[error("the database of the auth query is disabled")]
+    Disabled,
     #[error("the auth query timed out")]
     Timeout,
     #[error("the connection for the auth query was closed before the result arrived")]
@@ -75,11 +77,15 @@ impl AuthQueryError {
 }
 
 /// Runs an auth query. Returns `None` if the user does not exist or the query fails.
+///
+/// # Errors
+///
+/// An administrator has disabled the database in which the query runs.
 pub(super) fn user_secret(
     auth_query: &AuthQuery,
     worker: &Mailbox,
     shared: &SharedState,
-) -> Option<UserSecret> {
+) -> Result<Option<UserSecret>, Rejection> {
     let AuthQuery { user, database, auth_user, .. } = auth_query;
     let limit = shared.directory.config().timeouts.client_login.unwrap_or(QUERY_TIMEOUT);
     let deadline = Instant::now() + limit;
@@ -98,17 +104,18 @@ pub(super) fn user_secret(
     match result {
         Ok(Some(known)) if known.secret.is_none() => {
             tracing::info!(user, database, auth_user, "the server has no valid secret of the user");
-            Some(known)
+            Ok(Some(known))
         }
-        Ok(Some(known)) => Some(known),
+        Ok(Some(known)) => Ok(Some(known)),
+        Err(AuthQueryError::Disabled) => Err(Rejection::Disabled(database.clone())),
         Ok(None) => {
             tracing::info!(user, database, auth_user, "the server has no such user");
-            None
+            Ok(None)
         }
         Err(error) => {
             let reason = &error as &dyn std::error::Error;
             tracing::warn!(user, database, auth_user, reason, "cannot look up a user's secret");
-            None
+            Ok(None)
         }
     }
 }
@@ -186,8 +193,10 @@ fn connect(
     let AuthQuery { auth_user: user, database, .. } = auth_query.clone();
     let key = PoolKey { database, user, replication: None, part: None };
     // The client limits do not apply: the login that waits for the result already holds permits.
-    let take_occupancy =
-        |entry: &PoolEntry| Ok::<_, AuthQueryError>(Permits::acquire(&entry.occupancy));
+    let take_occupancy = |entry: &PoolEntry| match entry.spec.admin_state.is_disabled() {
+        true => Err(AuthQueryError::Disabled),
+        false => Ok(Permits::acquire(&entry.occupancy)),
+    };
     let (pool, permits) = shared.directory.admit(&key, |pool, _| take_occupancy(pool))??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;

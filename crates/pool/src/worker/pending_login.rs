@@ -224,7 +224,10 @@ impl PendingLogin {
     }
 
     /// Runs the auth query that the login waits for. Call [`PendingLogin::advance`] afterwards.
-    pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
+    pub(super) fn run_auth_query(
+        &mut self,
+        ask: impl FnOnce(AuthQuery) -> Result<Option<UserSecret>, Rejection>,
+    ) {
         if let PendingKind::Client(client) = &mut self.kind {
             client.run_auth_query(ask);
         }

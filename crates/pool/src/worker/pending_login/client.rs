@@ -37,7 +37,7 @@ enum PendingStep {
     Tls,
     DeriveKeys(KeyDerivation),
     AuthQuery(AuthQuery),
-    AuthQueryDone(Option<UserSecret>),
+    AuthQueryDone(Result<Option<UserSecret>, Rejection>),
     CheckPassword(PasswordCheck),
     PasswordChecked(PasswordCheckResult),
     /// The handshake has ended.
@@ -113,7 +113,8 @@ impl PendingClient {
                     self.next = PendingStep::AuthQuery(query);
                     return LoginProgress::AuthQuery;
                 }
-                PendingStep::AuthQueryDone(known) => self.handshake.auth_query_done(known),
+                PendingStep::AuthQueryDone(Ok(known)) => self.handshake.auth_query_done(known),
+                PendingStep::AuthQueryDone(Err(why)) => self.handshake.refuse(why),
                 PendingStep::CheckPassword(check) => {
                     let recheck = shared.directory.config().auth.pass_through_recheck;
                     if !shared.password_checks.recall(&check, recheck) {
@@ -206,7 +207,10 @@ impl PendingClient {
     }
 
     /// Runs the auth query that the handshake waits for.
-    pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
+    pub(super) fn run_auth_query(
+        &mut self,
+        ask: impl FnOnce(AuthQuery) -> Result<Option<UserSecret>, Rejection>,
+    ) {
         match std::mem::replace(&mut self.next, PendingStep::Nothing) {
             PendingStep::AuthQuery(query) => self.next = PendingStep::AuthQueryDone(ask(query)),
             next => self.next = next,
