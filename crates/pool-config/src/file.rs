@@ -270,6 +270,9 @@ impl Config {
         for (key, name) in own.chain([all]) {
             let unknown = name.is_some_and(|name| self.database(name).is_none());
             rule(unknown, &key, "there is no such database in the configuration");
+            let is_console = name.is_some_and(|name| CONSOLE_DATABASES.contains(&name));
+            let why = "is the admin console, which has no server to query";
+            rule(is_console && !unknown, &key, why);
         }
         rule(self.auth.query.is_empty(), "auth.query", "must not be empty");
         rule(self.auth.user.as_deref() == Some(""), "auth.user", "the user name is empty");

@@ -94,6 +94,9 @@ pub enum RequiredAuth {
     Md5,
     /// The client must authenticate with SCRAM-SHA-256.
     ScramSha256,
+    /// A client whose secret is known must authenticate as with [`RequiredAuth::Md5`]; any other
+    /// must send its password in cleartext, which is checked at the server.
+    PassThrough,
     /// Nothing more is required: the certificate or OS user was accepted.
     Verified,
 }
@@ -190,6 +193,7 @@ impl Hba {
             RuleMethod::Plain => Ok(RequiredAuth::Plain),
             RuleMethod::Md5 => Ok(RequiredAuth::Md5),
             RuleMethod::ScramSha256 => Ok(RequiredAuth::ScramSha256),
+            RuleMethod::PassThrough => Ok(RequiredAuth::PassThrough),
             RuleMethod::Cert => {
                 let name = connection.certificate.and_then(|certificate| certificate.common_name);
                 let may = name.is_some_and(|name| self.maps.allows(map, name, connection.user));

@@ -134,6 +134,8 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set auth.dbname;
     Set auth.query;
     Set auth.scram_iterations;
+    Set auth.pass_through;
+    Set auth.pass_through_recheck;
     Set tls.client.mode;
     Set tls.client.certificate;
     Set tls.client.key;

@@ -128,6 +128,9 @@ impl Engines {
                 admin::disconnect_removed(peers, pools, call);
                 admin::state_changed(peers, pools, call);
             }
+            CoreEvent::SecretChanged(pool) => {
+                servers::login::secret_changed(peers, pools, call, pool);
+            }
             CoreEvent::FillMinPool(pool) => {
                 if pools.get(pool).is_some() {
                     opening::open_for_waiting(peers, pools, call, pool);

@@ -89,6 +89,9 @@ pub enum CoreEvent<'a> {
     /// released. Clients of removed databases are disconnected; those with a request or transaction
     /// when it ends. Waiting clients that may now have a server are served.
     PoolsChanged,
+    /// The secret for logins to a pool's servers has changed. If the last login was refused, the
+    /// next one need not wait.
+    SecretChanged(PoolId),
     /// A pool should have [`PoolSpec::servers_min`](crate::PoolSpec::servers_min) servers, as far
     /// as limits allow, even if it has no client.
     FillMinPool(PoolId),

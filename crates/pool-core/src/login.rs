@@ -70,7 +70,7 @@ impl ServerFailure {
     /// Whether the same login may succeed later without a change of configuration or passwords: the
     /// server cannot be reached (class 08, except 08007 and 08P01), is starting, is shutting down
     /// or has crashed (57P01 to 57P03), or is out of resources (class 53, such as 53300).
-    pub(crate) fn is_transient(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(&self.sqlstate, b"08000" | b"08001" | b"08003" | b"08004" | b"08006")
             || matches!(&self.sqlstate, b"57P01" | b"57P02" | b"57P03")
             || self.sqlstate.starts_with(b"53")

@@ -4,9 +4,9 @@
 //! [`ClientHandshake`] takes a client from its first byte to AuthenticationOk; [`ServerHandshake`]
 //! takes the pooler from the startup packet until a server is ready for queries. Both take received
 //! bytes and return bytes to send and the next step. A step that costs CPU time is a
-//! [`KeyDerivation`], which any thread can run; an auth query is another step. Random bytes are
-//! arguments. The caller enforces timeouts, selects a client's pool, and handles everything after
-//! the login.
+//! [`KeyDerivation`], which any thread can run; an auth query and the check of a password at a
+//! server are other steps. Random bytes are arguments. The caller enforces timeouts, selects a
+//! client's pool, and handles everything after the login.
 
 mod client;
 mod key_derivation;
@@ -20,7 +20,7 @@ use howdah_pool_config::SECRET_BYTES_MAX;
 
 pub use client::{
     AuthenticatedClient, ClientHandshake, ClientRules, ClientStep, ClientTlsInfo, Entropy,
-    Replication, UserSecret,
+    PasswordCheck, PasswordCheckResult, Replication, UserSecret,
 };
 pub use key_derivation::{DerivedKeys, KeyDerivation};
 pub use rejection::{RefusalReason, Rejection};

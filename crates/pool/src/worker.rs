@@ -30,6 +30,7 @@ mod maintenance;
 mod messages;
 mod mirrors;
 mod multiplexer;
+mod password_checks;
 mod peer_connection;
 mod pending_login;
 mod preflight;

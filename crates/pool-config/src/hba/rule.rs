@@ -44,6 +44,7 @@ pub(super) enum RuleMethod {
     Plain,
     Md5,
     ScramSha256,
+    PassThrough,
     Cert,
     Peer,
 }
@@ -185,14 +186,15 @@ impl RuleMethod {
             "password" | "plain" => Ok(Self::Plain),
             "md5" => Ok(Self::Md5),
             "scram-sha-256" => Ok(Self::ScramSha256),
+            "pass-through" => Ok(Self::PassThrough),
             "cert" if matches!(conn_type, ConnType::Host(RuleEncryption::Tls, _)) => Ok(Self::Cert),
             "cert" => Err("cert is only valid for hostssl".to_owned()),
             // On unix sockets, `ident` means `peer`.
             "peer" | "ident" if is_local => Ok(Self::Peer),
             "peer" | "ident" => Err(format!("{text} is only valid for local")),
             _ => Err(format!(
-                "method {text:?} is not supported (trust, reject, password, md5, scram-sha-256, cert \
-                 and peer are)"
+                "method {text:?} is not supported (trust, reject, password, md5, scram-sha-256, \
+                 pass-through, cert and peer are)"
             )),
         }
     }

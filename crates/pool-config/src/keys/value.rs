@@ -14,8 +14,8 @@ use howdah_settings::{duration_from_seconds, parse_duration};
 
 use super::super::{
     ApplicationName, AuthMethod, CopyCapture, DefaultShardSetting, KeyedTables, LoadBalanceHosts,
-    MirrorEntry, PoolMode, ProxySource, ServerEntry, ShardCollation, ShardEntry, ShardHash,
-    ShardKeyValue, ShutdownMode, StoredSecret, Strategy,
+    MirrorEntry, PassThrough, PoolMode, ProxySource, ServerEntry, ShardCollation, ShardEntry,
+    ShardHash, ShardKeyValue, ShutdownMode, StoredSecret, Strategy,
 };
 use crate::hba::Hba;
 
@@ -283,6 +283,8 @@ keywords! {
         "neither wait-for-servers nor wait-for-clients";
     CopyCapture, [Self::Full, Self::Length, Self::Off], "not one of full, length, off";
     TlsVersion, [Self::Tls12, Self::Tls13], "neither TLSv1.2 nor TLSv1.3";
+    PassThrough, [Self::Off, Self::Encrypted, Self::Loopback],
+        "not one of off, encrypted, loopback";
 }
 
 impl OptionalValue for PoolMode {

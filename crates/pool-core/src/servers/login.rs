@@ -9,7 +9,7 @@ use crate::{
     peers::Peers,
     pools::Pools,
     refusal::ClientRefusal,
-    servers::{assignment, closing},
+    servers::{assignment, closing, opening},
     session::parameters::ServerParameters,
     state::{
         client::ClientConnection,
@@ -84,6 +84,21 @@ pub(crate) fn failed(
         refuse_for_failure(peers, pools, call, pool_id, &failure);
     }
     call.steps.push(Step::OpenForStarved);
+}
+
+/// Handles a new secret for logins to a pool's servers: if the last login failed and the server was
+/// up, the next one may succeed, so clients need not be refused and nothing waits for it.
+pub(crate) fn secret_changed(
+    peers: &mut Peers,
+    pools: &mut Pools,
+    call: &mut CoreCall<'_>,
+    id: PoolId,
+) {
+    let Some(pool) = pools.get_mut(id) else { return };
+    if pool.last_failure.take_if(|failure| !failure.is_transient()).is_some() {
+        (pool.failures, pool.retry_at) = (0, call.now);
+        opening::open_for_waiting(peers, pools, call, id);
+    }
 }
 
 /// Called when a login to a member has failed because it is stopped, starting or unreachable:

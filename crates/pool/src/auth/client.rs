@@ -7,10 +7,12 @@ mod rules;
 use std::{mem, sync::Arc};
 
 use howdah_connect::SslMode;
-use howdah_pool_config::{AuthQuery, CONSOLE_DATABASES, StoredSecret, hba::ClientOrigin};
+use howdah_pool_config::{
+    AuthQuery, CONSOLE_DATABASES, PassThrough, StoredSecret, hba::ClientOrigin,
+};
 use howdah_pool_core::{SessionParameter, TargetRole};
 use howdah_wire::{
-    Frame, HeaderError, Tag,
+    Frame, HeaderError, Secret, Tag,
     auth::scram::ScramKeys,
     backend::encode::{self, AuthenticationRequest},
     startup::{
@@ -38,6 +40,7 @@ pub use rules::{ClientRules, UserSecret};
 /// * [`ClientStep::StartTls`]: do the TLS handshake, then [`ClientHandshake::tls_started`];
 /// * [`ClientStep::DeriveKeys`]: run it on another thread, then [`ClientHandshake::keys_derived`];
 /// * [`ClientStep::AuthQuery`]: query a server, then [`ClientHandshake::auth_query_done`];
+/// * [`ClientStep::CheckPassword`]: log in to a server, then [`ClientHandshake::password_checked`];
 /// * the others end the handshake: drop it.
 ///
 /// After its deadline the driver calls [`ClientHandshake::refuse`].
@@ -51,6 +54,7 @@ pub use rules::{ClientRules, UserSecret};
 ///           │  └ CancelRequest ─► closed
 ///           └ startup packet ─┬ any, trust, cert ──────────────────────────────► authenticated
 ///                             └─(auth query)─┬ trust ──────────────────────────►
+///                                            ├ no secret ─► password ─(server)─►
 ///                                            ├ plain, md5 ─► password ─────────►
 ///                                            └ scram ─► first ─(derive)─► final ►
 /// ```
@@ -65,6 +69,8 @@ pub struct ClientHandshake {
     rules: Arc<ClientRules>,
     entropy: Entropy,
     origin: ClientOrigin,
+    /// The peer of the connection: the proxy if `origin` is from a PROXY header.
+    peer: ClientOrigin,
     input: Vec<u8>,
     output: Vec<u8>,
     state: ClientAuthState,
@@ -88,6 +94,8 @@ enum ClientAuthState {
     AwaitingResponse(Box<StartupRequest>, AuthRequest),
     /// Waits for a key derivation.
     DerivingKeys(Box<StartupRequest>, AuthResponse),
+    /// Waits for the check of a password at a server.
+    CheckingPassword(Box<StartupRequest>),
     /// The handshake has ended.
     Closed,
 }
@@ -106,6 +114,8 @@ pub enum ClientStep {
     DeriveKeys(KeyDerivation),
     /// Run this auth query on a server.
     AuthQuery(AuthQuery),
+    /// Check this password at a server of the database.
+    CheckPassword(PasswordCheck),
     /// Route this CancelRequest, then close.
     Cancel(CancelKey),
     /// The client is authenticated. The pool is responsible for everything that follows.
@@ -139,10 +149,42 @@ pub struct AuthenticatedClient {
     pub settings: Vec<SessionParameter>,
     /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,
-    /// The user's secret from an auth query, for logins to servers.
+    /// The user's secret from an auth query, or the password that a server has accepted, for logins
+    /// to servers.
     pub secret: Option<StoredSecret>,
     /// Bytes that the client has sent after its login.
     pub received: Vec<u8>,
+}
+
+/// A password to check by a login to a server.
+#[derive(Debug)]
+pub struct PasswordCheck {
+    /// The user from the startup packet.
+    pub user: String,
+    /// The requested database, which is configured.
+    pub database: String,
+    /// The kind of replication that the connection is for: servers have separate rules for it.
+    pub replication: Replication,
+    /// The password from the client.
+    pub password: Secret,
+}
+
+/// The result of a [`PasswordCheck`].
+#[derive(Debug)]
+pub enum PasswordCheckResult {
+    /// The server accepts the password, or has accepted it a short time ago.
+    Accepted(Secret),
+    /// The server refuses the password or the user.
+    Refused,
+    /// Too many passwords of this user were refused a short time ago, so this one was not checked.
+    TooMany,
+    /// The password could not be checked, or something other than the password is wrong.
+    Failed {
+        /// SQLSTATE of the server's error, or of the reason why there was no answer.
+        sqlstate: [u8; 5],
+        /// The error message.
+        message: String,
+    },
 }
 
 /// The replication mode of a connection.
@@ -195,6 +237,7 @@ impl ClientHandshake {
             rules,
             entropy,
             origin,
+            peer: origin,
             input: Vec::new(),
             output: Vec::new(),
             state: ClientAuthState::Startup,
@@ -261,14 +304,34 @@ impl ClientHandshake {
     pub fn auth_query_done(&mut self, secret: Option<UserSecret>) -> ClientStep {
         match mem::replace(&mut self.state, ClientAuthState::Closed) {
             ClientAuthState::AuthQuery(mut request, requirement) => {
-                let listed = self.rules.configured_secret(&request.user);
                 request.secret = secret.as_ref().and_then(|secret| secret.secret.clone());
-                match self.request_auth(request, requirement, secret.or(listed)) {
+                match self.request_auth(request, requirement, secret) {
                     Ok(step) => step,
                     Err(rejection) => self.reject(rejection),
                 }
             }
             _ => self.reject(Rejection::NotStartupPacket),
+        }
+    }
+
+    /// Handles the result of [`ClientStep::CheckPassword`].
+    pub fn password_checked(&mut self, result: PasswordCheckResult) -> ClientStep {
+        let ClientAuthState::CheckingPassword(mut request) =
+            mem::replace(&mut self.state, ClientAuthState::Closed)
+        else {
+            return self.reject(Rejection::NotStartupPacket);
+        };
+        let user = || request.user.clone();
+        match result {
+            PasswordCheckResult::Accepted(password) => {
+                request.secret = Some(StoredSecret::Plain(password));
+                self.finish(*request, None)
+            }
+            PasswordCheckResult::Refused => self.reject(Rejection::Password(user())),
+            PasswordCheckResult::TooMany => self.reject(Rejection::TooManyPasswords(user())),
+            PasswordCheckResult::Failed { sqlstate, message } => {
+                self.reject(Rejection::PasswordCheck { sqlstate, message })
+            }
         }
     }
 
@@ -292,6 +355,7 @@ impl ClientHandshake {
                 }
                 waiting @ (ClientAuthState::DerivingKeys(..)
                 | ClientAuthState::AuthQuery(..)
+                | ClientAuthState::CheckingPassword(_)
                 | ClientAuthState::Tls { .. }
                 | ClientAuthState::Closed) => {
                     // The client may send ahead while it waits, up to a limit.
@@ -394,13 +458,13 @@ impl ClientHandshake {
     }
 
     /// Starts the required authentication. If there is an auth query for the user, it runs first,
-    /// unless the user has a configured secret that is not empty, or is the owner.
+    /// unless the user has a configured secret, which may be empty, or is the owner.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;
         let listed = self.rules.configured_secret(&request.user);
         if !request.is_owner
-            && listed.as_ref().is_none_or(|secret| secret.secret.is_none())
+            && listed.is_none()
             && let Some(query) = self.rules.auth_query(&request)
         {
             self.state = ClientAuthState::AuthQuery(request, requirement);
@@ -415,17 +479,52 @@ impl ClientHandshake {
         requirement: AuthRequirement,
         secret: Option<UserSecret>,
     ) -> Result<ClientStep, Rejection> {
-        let outcome = self.rules.first_request(
-            &request,
-            requirement,
-            secret,
-            &self.scram_context(),
-            self.entropy,
-        );
+        let known = secret.as_ref().and_then(|secret| secret.secret.as_ref());
+        // A user with an empty secret in the settings has none on purpose.
+        let is_known = known.is_some_and(|secret| !secret.is_empty())
+            || self.rules.configured_secret(&request.user).is_some();
+        let outcome = if !is_known && self.rules.passes_through(requirement) {
+            self.request_pass_through(&request)
+        } else {
+            self.rules.first_request(
+                &request,
+                requirement,
+                secret,
+                &self.scram_context(),
+                self.entropy,
+            )
+        };
         match self.write_request(outcome) {
             Ok(outcome) => Ok(self.apply_outcome(request, outcome)),
             Err(rejection) => Err(rejection),
         }
+    }
+
+    /// Requests the password for pass-through authentication.
+    fn request_pass_through(
+        &self,
+        request: &StartupRequest,
+    ) -> Result<exchange::AuthOutcome, Rejection> {
+        // A proxy's address may be local while the client's is not, and the reverse.
+        let is_local = |origin| match origin {
+            ClientOrigin::Unix { .. } => true,
+            ClientOrigin::Tcp(address) => {
+                self.rules.config.auth.pass_through == PassThrough::Loopback
+                    && address.is_some_and(|it| it.to_canonical().is_loopback())
+            }
+        };
+        if self.tls.is_none() && !(is_local(self.origin) && is_local(self.peer)) {
+            return Err(Rejection::UnprotectedPassword(request.user.clone()));
+        }
+        // The console, and a database that does not exist, have no server: no password is right.
+        let database = &request.database;
+        let has_server = !CONSOLE_DATABASES.contains(&database.as_str())
+            && self.rules.config.database(database).is_some();
+        Ok(exchange::AuthOutcome::Request(if has_server {
+            AuthRequest::PassThrough
+        } else {
+            AuthRequest::Plain(None)
+        }))
     }
 
     fn scram_context(&self) -> exchange::ScramContext {
@@ -474,7 +573,7 @@ impl ClientHandshake {
             encode::authentication(&mut self.output, request).expect("names have no zero byte");
         };
         match &outcome {
-            exchange::AuthOutcome::Request(AuthRequest::Plain(_)) => {
+            exchange::AuthOutcome::Request(AuthRequest::Plain(_) | AuthRequest::PassThrough) => {
                 say(AuthenticationRequest::CleartextPassword);
             }
             exchange::AuthOutcome::Request(AuthRequest::Md5 { salt, .. }) => {
@@ -489,8 +588,9 @@ impl ClientHandshake {
             exchange::AuthOutcome::Authenticated { last_word: Some(message), .. } => {
                 say(AuthenticationRequest::SaslFinal(message));
             }
-            exchange::AuthOutcome::Authenticated { .. } | exchange::AuthOutcome::DeriveKeys(..) => {
-            }
+            exchange::AuthOutcome::Authenticated { .. }
+            | exchange::AuthOutcome::CheckPassword(_)
+            | exchange::AuthOutcome::DeriveKeys(..) => {}
         }
         Ok(outcome)
     }
@@ -508,6 +608,12 @@ impl ClientHandshake {
             exchange::AuthOutcome::DeriveKeys(derivation, response) => {
                 self.state = ClientAuthState::DerivingKeys(request, response);
                 ClientStep::DeriveKeys(derivation)
+            }
+            exchange::AuthOutcome::CheckPassword(password) => {
+                let (user, database) = (request.user.clone(), request.database.clone());
+                let replication = request.replication;
+                self.state = ClientAuthState::CheckingPassword(request);
+                ClientStep::CheckPassword(PasswordCheck { user, database, replication, password })
             }
             exchange::AuthOutcome::Authenticated { keys, .. } => self.finish(*request, keys),
         }

@@ -95,6 +95,31 @@ pub enum Rejection {
         /// The user from the startup packet.
         String,
     ),
+    /// The user's password must be checked at the server, and the connection is not protected
+    /// against eavesdropping.
+    #[error(
+        "SSL required: the password of user \"{0}\" is checked at the server, so it is only accepted \
+         over SSL or a unix socket"
+    )]
+    UnprotectedPassword(
+        /// The user from the startup packet.
+        String,
+    ),
+    /// Several passwords of the user were refused by the server a short time ago, so another one
+    /// was not sent there.
+    #[error("too many failed logins of user \"{0}\": try again in a few seconds")]
+    TooManyPasswords(
+        /// The user from the startup packet.
+        String,
+    ),
+    /// The user's password could not be checked at the server.
+    #[error("{message}")]
+    PasswordCheck {
+        /// SQLSTATE of the server's error, or of the reason why there was no answer.
+        sqlstate: [u8; 5],
+        /// The error message.
+        message: String,
+    },
     /// The client sent no certificate that is valid for the user.
     #[error("certificate authentication failed for user \"{0}\"")]
     Certificate(
@@ -192,6 +217,8 @@ pub enum RefusalReason {
     /// A wrong password, an unknown user, a user without a usable secret, or failed SCRAM channel
     /// binding.
     Password,
+    /// A password could not be checked at the server.
+    Server,
     /// The client sent no certificate that is valid for the user.
     Certificate,
     /// The OS user is unknown, or not allowed to log in as the requested user.
@@ -224,8 +251,9 @@ pub enum RefusalReason {
 
 impl RefusalReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Password,
+        Self::Server,
         Self::Certificate,
         Self::Peer,
         Self::Hba,
@@ -246,6 +274,7 @@ impl RefusalReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Password => "password",
+            Self::Server => "server",
             Self::Certificate => "certificate",
             Self::Peer => "peer",
             Self::Hba => "hba",
@@ -268,7 +297,10 @@ impl Rejection {
     /// Returns the reason under which this rejection is counted.
     pub const fn reason(&self) -> RefusalReason {
         match self {
-            Self::Password(_) | Self::ChannelBinding => RefusalReason::Password,
+            Self::Password(_) | Self::TooManyPasswords(_) | Self::ChannelBinding => {
+                RefusalReason::Password
+            }
+            Self::PasswordCheck { .. } => RefusalReason::Server,
             Self::Certificate(_) => RefusalReason::Certificate,
             Self::Peer(_) => RefusalReason::Peer,
             Self::NoRule(_) | Self::Rejected(_) => RefusalReason::Hba,
@@ -280,7 +312,7 @@ impl Rejection {
             | Self::Options
             | Self::Replication(_)
             | Self::SessionAttributes(_) => RefusalReason::Parameter,
-            Self::TlsRequired | Self::NoAlpn => RefusalReason::Tls,
+            Self::TlsRequired | Self::UnprotectedPassword(_) | Self::NoAlpn => RefusalReason::Tls,
             Self::TooMany(_) | Self::TooManyPools(_) => RefusalReason::Limit,
             Self::Timeout => RefusalReason::Timeout,
             Self::ShuttingDown => RefusalReason::Shutdown,
@@ -300,7 +332,7 @@ impl Rejection {
     }
 
     /// Returns the SQLSTATE that PostgreSQL uses for the same or the most similar error.
-    pub const fn sqlstate(&self) -> &'static [u8; 5] {
+    pub const fn sqlstate(&self) -> &[u8; 5] {
         match self {
             Self::Protocol(_) => b"0A000",
             Self::Replication(_) | Self::SessionAttributes(_) => b"22023",
@@ -308,6 +340,8 @@ impl Rejection {
                 b"28000"
             }
             Self::ChannelBinding | Self::Peer(_) | Self::NoRule(_) | Self::Rejected(_) => b"28000",
+            Self::UnprotectedPassword(_) | Self::TooManyPasswords(_) => b"28000",
+            Self::PasswordCheck { sqlstate, .. } => sqlstate,
             Self::NotAdmin(_) => b"42501",
             Self::Disabled(_) | Self::ShuttingDown => b"57P03",
             Self::NoRandomness => b"58000",

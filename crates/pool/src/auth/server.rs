@@ -57,6 +57,7 @@ pub struct ServerHandshake {
     cancel_key: Option<CancelKey>,
     /// Whether the connect query was sent.
     is_running_query: bool,
+    was_password_checked: bool,
 }
 
 /// The input of a login to a server: identity, credentials and protection of the connection.
@@ -110,6 +111,8 @@ pub struct ServerReady {
     pub login: howdah_pool_core::ServerLogin,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
+    /// Whether the server has requested a password. If not, it would have accepted any.
+    pub was_password_checked: bool,
     /// Bytes that the server has sent after the ReadyForQuery that ended the login.
     pub received: Vec<u8>,
 }
@@ -142,6 +145,7 @@ impl ServerHandshake {
             parameters: Vec::new(),
             cancel_key: None,
             is_running_query: false,
+            was_password_checked: false,
             intent,
         })
     }
@@ -256,6 +260,7 @@ impl ServerHandshake {
         &mut self,
         request: &Authentication<'_>,
     ) -> Result<Option<KeyDerivation>, ServerLoginError> {
+        self.was_password_checked |= !matches!(request, Authentication::Ok);
         let state = mem::replace(&mut self.state, ServerAuthState::Broken);
         let AuthProgress { state, key_derivation: derivation } =
             state.respond(request, &self.intent, &mut self.output)?;
@@ -279,6 +284,7 @@ impl ServerHandshake {
                 cancel_key: self.cancel_key.take(),
             },
             version: self.version,
+            was_password_checked: self.was_password_checked,
             received: rest.to_vec(),
         }
     }

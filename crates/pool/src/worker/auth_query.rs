@@ -29,10 +29,14 @@ use super::{
     pending_login::LoggedIn,
     shared_state::SharedState,
 };
-use crate::auth::UserSecret;
+use crate::auth::{Rejection, UserSecret};
 
 /// Timeout of an auth query if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Number of attempts if the server is lost while it runs an auth query, as in a restart or
+/// failover. Another one waits for a server like any client.
+const ATTEMPTS_MAX: usize = 3;
 
 /// Maximum length of a message in bytes: the longest secret, a user name, and the overhead of a
 /// row.
@@ -43,6 +47,8 @@ const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 enum AuthQueryError {
     #[error("there is no pool for the auth query")]
     NoPool(#[from] NoPool),
+    #[error("the database of the auth query is disabled")]
+    Disabled,
     #[error("the auth query timed out")]
     Timeout,
     #[error("the connection for the auth query was closed before the result arrived")]
@@ -57,27 +63,59 @@ enum AuthQueryError {
     Encode(#[from] EncodeError),
 }
 
+impl AuthQueryError {
+    /// Whether the server was lost while it ran the query.
+    fn is_lost_server(&self) -> bool {
+        match self {
+            Self::Closed | Self::Broken(_) => true,
+            Self::Refused { sqlstate, .. } => {
+                sqlstate.starts_with("57P0") || ["08006", "08003"].contains(&&**sqlstate)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Runs an auth query. Returns `None` if the user does not exist or the query fails.
+///
+/// # Errors
+///
+/// An administrator has disabled the database in which the query runs.
 pub(super) fn user_secret(
     auth_query: &AuthQuery,
     worker: &Mailbox,
     shared: &SharedState,
-) -> Option<UserSecret> {
+) -> Result<Option<UserSecret>, Rejection> {
     let AuthQuery { user, database, auth_user, .. } = auth_query;
-    match run_query(auth_query, worker, shared) {
+    let limit = shared.directory.config().timeouts.client_login.unwrap_or(QUERY_TIMEOUT);
+    let deadline = Instant::now() + limit;
+    let mut result = run_query(auth_query, worker, shared, deadline);
+    for _ in 1..ATTEMPTS_MAX {
+        match result {
+            Err(error) if error.is_lost_server() => {
+                result = run_query(auth_query, worker, shared, deadline);
+            }
+            done => {
+                result = done;
+                break;
+            }
+        }
+    }
+    match result {
         Ok(Some(known)) if known.secret.is_none() => {
             tracing::info!(user, database, auth_user, "the server has no valid secret of the user");
-            Some(known)
+            Ok(Some(known))
         }
-        Ok(Some(known)) => Some(known),
+        Ok(Some(known)) => Ok(Some(known)),
+        Err(AuthQueryError::Disabled) => Err(Rejection::Disabled(database.clone())),
         Ok(None) => {
             tracing::info!(user, database, auth_user, "the server has no such user");
-            None
+            Ok(None)
         }
         Err(error) => {
             let reason = &error as &dyn std::error::Error;
             tracing::warn!(user, database, auth_user, reason, "cannot look up a user's secret");
-            None
+            Ok(None)
         }
     }
 }
@@ -86,9 +124,8 @@ fn run_query(
     auth_query: &AuthQuery,
     worker: &Mailbox,
     shared: &SharedState,
+    deadline: Instant,
 ) -> Result<Option<UserSecret>, AuthQueryError> {
-    let limit = shared.directory.config().timeouts.client_login.unwrap_or(QUERY_TIMEOUT);
-    let deadline = Instant::now() + limit;
     let mut connection = AuthQueryConnection {
         socket: connect(auth_query, worker, shared)?,
         read: Vec::new(),
@@ -156,8 +193,10 @@ fn connect(
     let AuthQuery { auth_user: user, database, .. } = auth_query.clone();
     let key = PoolKey { database, user, replication: None, part: None };
     // The client limits do not apply: the login that waits for the result already holds permits.
-    let take_occupancy =
-        |entry: &PoolEntry| Ok::<_, AuthQueryError>(Permits::acquire(&entry.occupancy));
+    let take_occupancy = |entry: &PoolEntry| match entry.spec.admin_state.is_disabled() {
+        true => Err(AuthQueryError::Disabled),
+        false => Ok(Permits::acquire(&entry.occupancy)),
+    };
     let (pool, permits) = shared.directory.admit(&key, |pool, _| take_occupancy(pool))??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
@@ -173,8 +212,9 @@ fn connect(
         parameters: settings,
         role: None,
     };
-    let (output, received, is_logged) = (Vec::new(), Vec::new(), false);
-    let logged_in = LoggedIn { login, permits, output, received, is_logged };
+    let (output, received) = (Vec::new(), Vec::new());
+    let (is_logged, has_new_secret) = (false, false);
+    let logged_in = LoggedIn { login, permits, output, received, is_logged, has_new_secret };
     worker.send(WorkerMessage::LocalClient(Box::new(logged_in), stream));
     Ok(ours)
 }

@@ -31,7 +31,9 @@ use howdah_pool_core::{
 use parking_lot::{Mutex, MutexGuard};
 
 use self::health_check::HealthCheck;
-pub(super) use self::health_check::{ControlConnection, HealthCheckError};
+pub(super) use self::health_check::{
+    BlockingLoginError, ControlConnection, HealthCheckError, log_in_blocking, pending_server,
+};
 use super::{
     directory::{PoolEntry, topology_settings},
     host_resolver::ResolvedAddresses,

@@ -24,7 +24,7 @@ use std::{
 };
 
 use howdah_connect::Endpoint;
-use howdah_pool_config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings};
+use howdah_pool_config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings, StoredSecret};
 use howdah_pool_core::{
     AdminState, ConnectionLimit, MemberIndex, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
 };
@@ -40,7 +40,7 @@ use self::{
     spec::{attach_cluster, max_or_unlimited, pool_settings, pool_spec, shared_key},
 };
 use super::{PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver};
-use crate::auth::Rejection;
+use crate::auth::{PasswordCheck, Rejection, Replication};
 
 /// Maximum number of pools. Without this limit, clients that may name any database could create any
 /// number of pools.
@@ -242,6 +242,68 @@ impl Directory {
         let id =
             state.by_key.get(&PoolKey { part: Some(PoolPart::Member(member_index)), ..home })?;
         state.pools.get(id.index())?.clone()
+    }
+
+    /// Returns entries, outside the directory, for checking a client's password by a login to a
+    /// server: one for the database's hosts, or one for each member of its first cluster, those
+    /// that are known to be down last.
+    pub(super) fn entries_for_check(&self, check: &PasswordCheck) -> Vec<Arc<PoolEntry>> {
+        let current = self.current();
+        let replication = match check.replication {
+            Replication::None => None,
+            Replication::Physical => Some(("true", Vec::new())),
+            Replication::Logical => Some(("database", Vec::new())),
+        };
+        let PasswordCheck { user, database, password, .. } = check;
+        let (database, user) = (database.clone(), user.clone());
+        let key = PoolKey { database, user, replication, part: None };
+        let Some(mut settings) = pool_settings(&current.config, &key) else { return Vec::new() };
+        // If the database forces another user, the client's own password is checked nevertheless.
+        settings.login.user.clone_from(&key.user);
+        settings.login.secret = Some(StoredSecret::Plain(password.clone()));
+        settings.login.connect_query = None;
+        let servers = match std::mem::take(&mut settings.clusters).into_iter().next() {
+            None => vec![settings.servers.clone()],
+            Some(cluster) => {
+                if let Some(dbname) = &cluster.dbname {
+                    settings.login.database.clone_from(dbname);
+                }
+                let name = (entry_name(&current.config, &key.database).to_owned(), 0);
+                let monitor = self.state().monitors.get(&name).cloned();
+                let is_down = |member: &usize| {
+                    let members = monitor.as_ref().map(|monitor| &monitor.state.members);
+                    let health = members.and_then(|members| members.get(*member));
+                    health.is_some_and(|health| ["down", "banned"].contains(&health.report().state))
+                };
+                let mut order: Vec<_> = (0..cluster.servers.len()).collect();
+                order.sort_by_key(is_down);
+                let endpoint = |member: usize| vec![cluster.servers[member].endpoint.clone()];
+                order.into_iter().map(endpoint).collect()
+            }
+        };
+        let entry = |servers: Vec<Endpoint>| {
+            let occupants = ConnectionLimit::new(u32::MAX);
+            let settings = PoolSettings { servers, ..settings.clone() };
+            Arc::new(PoolEntry {
+                id: PoolId(u32::MAX), // No pool has this ID.
+                key: key.clone(),
+                spec: Arc::new(PoolSpec::new(0)),
+                occupancy: [Arc::clone(&occupants)].into(),
+                occupants,
+                is_retired: true,
+                endpoints: settings.servers.iter().cloned().map(Arc::new).collect(),
+                local_sockets: Vec::new(),
+                settings,
+                names: self.names.clone(),
+                tls: Arc::clone(&current.tls),
+                tcp: current.config.tcp.options(),
+                client_keys: Mutex::default(),
+                cached_secret: Mutex::default(),
+                next_host: AtomicUsize::new(0),
+                monitors: Vec::new(),
+            })
+        };
+        servers.into_iter().map(entry).collect()
     }
 
     /// Returns the monitors of all clusters used so far.

@@ -1,6 +1,8 @@
 //! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
 //! server or a resolver have separate threads, so that they do not delay steps that only compute.
 
+mod password_threads;
+
 use std::{
     sync::{
         Arc, OnceLock,
@@ -11,6 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
+use self::password_threads::PasswordThreads;
 use super::{
     auth_query,
     messages::{Mailbox, WorkerMessage},
@@ -25,6 +28,7 @@ use super::{
 pub(super) struct Helpers {
     heavy: Sender<LoginJob>,
     lookups: Sender<LoginJob>,
+    passwords: PasswordThreads,
     resolver: ResolverThreads,
     /// Started when the first socket is checked; the setting is rarely used.
     socket_checks: Arc<OnceLock<Option<Sender<LoginJob>>>>,
@@ -51,6 +55,8 @@ pub(super) enum JobKind {
     /// The check of a unix socket, which waits for a server. It has separate threads for the same
     /// reason.
     CheckSocket,
+    /// The check of a password, which waits for a server.
+    CheckPassword,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
@@ -73,9 +79,10 @@ impl Helpers {
             });
             pending.advance(shared, true)
         })?;
+        let passwords = PasswordThreads::start(shared)?;
         let resolver = ResolverThreads::start(shared)?;
         let (socket_checks, shared) = (Arc::default(), Arc::clone(shared));
-        Ok(Self { heavy, lookups, resolver, socket_checks, shared })
+        Ok(Self { heavy, lookups, passwords, resolver, socket_checks, shared })
     }
 
     /// Queues a login step. The queue is bounded by the number of logins in progress.
@@ -88,6 +95,7 @@ impl Helpers {
                 // Without threads of their own, checks delay logins that only compute.
                 self.socket_checks.get_or_init(start).as_ref().unwrap_or(&self.heavy)
             }
+            JobKind::CheckPassword => return self.passwords.submit(job),
             JobKind::Resolve => return self.resolver.submit(job),
         };
         // Never fails: the threads live as long as any handle.

@@ -33,6 +33,7 @@ impl PoolerHandle {
         let mut mirrors = mirrors::MirrorLog::default();
         while stop.recv_timeout(self.check_interval()) == Err(RecvTimeoutError::Timeout) {
             mirrors.update(&self.shared.directory, Instant::now());
+            self.shared.password_checks.remove_expired();
             // Settings must not change during the removal: pools of a cluster refer to each other
             // by ID, and a worker's old settings may refer to a pool that the new settings close.
             let _alone = self.shared.origin.lock();

@@ -40,6 +40,8 @@ pub(super) enum WorkerMessage {
     IdleServersConfirmed(PoolId),
     /// Opens this worker's share of the minimum size of a pool that another worker has added.
     OpenMinimum(PoolId),
+    /// A user's secret for logins to servers has changed, so those of this pool may succeed now.
+    SecretChanged(PoolId),
     /// A CancelRequest with a key of this worker, received by another worker from this address.
     Cancel(CancelKey, Option<SocketAddr>),
     /// Closes a connection that has not logged in, to make room for another.

@@ -9,7 +9,11 @@ mod cancel;
 mod client;
 mod server;
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 
 use howdah_net::{Interest, Stream};
 use howdah_pool_config::{AuthQuery, hba::ClientOrigin};
@@ -23,7 +27,9 @@ use super::{
     shared_state::SharedState,
     startups::{StartupGuard, StartupStage},
 };
-use crate::auth::{Entropy, Rejection, ServerReady, UserSecret};
+use crate::auth::{
+    Entropy, PasswordCheck, PasswordCheckResult, Rejection, ServerReady, UserSecret,
+};
 
 /// A connection that is not logged in yet.
 #[derive(Debug)]
@@ -64,6 +70,9 @@ pub(super) enum LoginProgress {
     AuthQuery,
     /// The next step needs the check of a unix socket: see [`PendingLogin::unchecked_socket`].
     CheckSocket,
+    /// The next step needs the check of a password at a server: see
+    /// [`PendingLogin::check_password`].
+    CheckPassword,
     /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
@@ -87,7 +96,12 @@ impl LoginProgress {
     pub(super) fn is_unfinished(&self) -> bool {
         matches!(
             self,
-            Self::Waiting | Self::Heavy | Self::AuthQuery | Self::CheckSocket | Self::Resolve
+            Self::Waiting
+                | Self::Heavy
+                | Self::AuthQuery
+                | Self::CheckSocket
+                | Self::CheckPassword
+                | Self::Resolve
         )
     }
 }
@@ -104,6 +118,9 @@ pub(super) struct LoggedIn {
     pub(super) received: Vec<u8>,
     /// Whether to log the client's login.
     pub(super) is_logged: bool,
+    /// Whether the login has brought a secret for logins to servers that differs from the former
+    /// one, so that those may succeed now.
+    pub(super) has_new_secret: bool,
 }
 
 impl PendingLogin {
@@ -222,9 +239,32 @@ impl PendingLogin {
     }
 
     /// Runs the auth query that the login waits for. Call [`PendingLogin::advance`] afterwards.
-    pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
+    pub(super) fn run_auth_query(
+        &mut self,
+        ask: impl FnOnce(AuthQuery) -> Result<Option<UserSecret>, Rejection>,
+    ) {
         if let PendingKind::Client(client) = &mut self.kind {
             client.run_auth_query(ask);
+        }
+    }
+
+    /// Returns the database and the user whose password must be checked.
+    pub(super) fn password_check(&self) -> Option<(String, String)> {
+        match &self.kind {
+            PendingKind::Client(client) => client.password_check(),
+            PendingKind::Server(_) | PendingKind::Cancel(_) => None,
+        }
+    }
+
+    /// Checks the password that the login waits for; the address of the client is an argument of
+    /// `run`. Call [`PendingLogin::advance`] afterwards.
+    pub(super) fn check_password(
+        &mut self,
+        run: impl FnOnce(PasswordCheck, Option<IpAddr>) -> PasswordCheckResult,
+    ) {
+        let address = self.stream.as_ref().and_then(Stream::peer_address);
+        if let PendingKind::Client(client) = &mut self.kind {
+            client.check_password(|check| run(check, address.map(|it| it.ip())));
         }
     }
 

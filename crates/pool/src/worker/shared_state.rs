@@ -27,6 +27,7 @@ use super::{
     directory::{Directory, ServerTls},
     host_resolver::HostResolver,
     multiplexer::ListenMultiplexers,
+    password_checks::PasswordChecks,
     refusals::Refusals,
     reload::ConfigOrigin,
     startups::Startups,
@@ -94,6 +95,8 @@ pub(super) struct SharedState {
     pub(super) multiplexers: ListenMultiplexers,
     /// Counts of refused logins.
     pub(super) refusals: Refusals,
+    /// The passwords that servers have accepted.
+    pub(super) password_checks: PasswordChecks,
     /// The socket to the process that is being taken over, while it has clients. The lock
     /// serializes writes.
     pub(super) predecessor: Mutex<Option<UnixStream>>,
@@ -133,6 +136,7 @@ impl SharedState {
             has_foreign_clients: AtomicBool::new(false),
             multiplexers: ListenMultiplexers::default(),
             refusals: Refusals::default(),
+            password_checks: PasswordChecks::default(),
             predecessor: Mutex::default(),
         })
     }
@@ -178,6 +182,10 @@ impl SharedState {
         server: ServerTls,
         tls: Option<ClientTls>,
     ) {
+        let before = self.directory.config();
+        if before.databases != config.databases || before.tls.server != config.tls.server {
+            self.password_checks.clear();
+        }
         self.directory.apply_config(Arc::clone(&config), server);
         let rules = Arc::new(rules(config, self.mock_secret, self.server_keys.clone()));
         let settings = Arc::new(AcceptSettings { rules, tls });

@@ -15,10 +15,11 @@ local all all trust
 host all asker,helper 127.0.0.1/32 trust
 host all postgres     127.0.0.1/32 trust
 host all hashed       127.0.0.1/32 md5
+host all open         127.0.0.1/32 password
 host all all          127.0.0.1/32 scram-sha-256
 ";
 
-const ROLES: [&str; 13] = [
+const ROLES: [&str; 14] = [
     "create role asker login",
     "create role helper login",
     "create role alice login password 'sesame'",
@@ -27,6 +28,7 @@ const ROLES: [&str; 13] = [
     "create role nologin password 'sesame'",
     "create role bare login",
     "create role fleeting login password 'sesame'",
+    "create role open login password 'sesame'",
     "set password_encryption = md5",
     "create role hashed login password 'sesame'",
     "create schema pooler",
@@ -225,4 +227,28 @@ fn auth_queries_share_one_server_connection() {
         assert_eq!(view.pools[at].tally.logins, 16);
         view.clients.iter().all(|client| client.pool != at)
     });
+}
+
+#[test]
+fn disabled_database_runs_no_auth_query() {
+    let Some(server) = start_cluster("auth_query disabled", 18) else { return };
+    let auth = format!("{AUTH_FUNCTION}\ndbname = 'other'");
+    let asking = start_pooler(&server, "scram-sha-256", &auth, "");
+    let mut console = log_in(&asking, "alice", "sesame", "pgbouncer").unwrap();
+    assert_eq!(login_outcome(&asking, "alice", "sesame"), "alice");
+    console.query("disable other").unwrap();
+    let error = log_in(&asking, "alice", "sesame", "postgres").err().unwrap();
+    assert!(error.starts_with("57P03") && error.contains("\"other\" is disabled"), "{error}");
+    console.query("enable other").unwrap();
+    assert_eq!(login_outcome(&asking, "alice", "sesame"), "alice");
+}
+
+#[test]
+fn listed_user_with_empty_secret_is_not_queried() {
+    let Some(server) = start_cluster("auth_query empty", 18) else { return };
+    let more =
+        format!("{AUTH_FUNCTION}\npass-through = 'loopback'\n[pool.users.alice]\nsecret = ''");
+    let asking = start_pooler(&server, "scram-sha-256", &more, "");
+    assert_eq!(login_outcome(&asking, "alice", "sesame"), "28P01");
+    assert_eq!(login_outcome(&asking, "lasting", "sesame"), "lasting");
 }

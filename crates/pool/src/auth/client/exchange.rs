@@ -38,6 +38,8 @@ pub(super) enum AuthRequest {
     Sasl { mechanisms: &'static [&'static [u8]], secret: Option<StoredSecret> },
     /// Sends the server-first SCRAM message; the response is the final one, with the proof.
     ScramFinal(Box<ServerFirst>),
+    /// Requests a cleartext password, to be checked at the server.
+    PassThrough,
 }
 
 /// A client's response that can be checked once keys are derived.
@@ -56,6 +58,8 @@ pub(super) enum AuthOutcome {
     Request(AuthRequest),
     /// Derive keys, then check the response.
     DeriveKeys(KeyDerivation, AuthResponse),
+    /// Check this password at the server.
+    CheckPassword(Secret),
     /// The client is authenticated.
     Authenticated { last_word: Option<Vec<u8>>, keys: Option<ScramKeys> },
 }
@@ -81,11 +85,14 @@ impl ClientRules {
             AuthRequirement::KnownUser if is_known => Ok(AUTHENTICATED),
             AuthRequirement::KnownUser => Err(Rejection::UnknownUser(request.user.clone())),
             AuthRequirement::Plain => Ok(AuthOutcome::Request(AuthRequest::Plain(secret))),
-            AuthRequirement::Md5 => Ok(AuthOutcome::Request(match secret {
-                Some(StoredSecret::Scram(_)) => AuthRequest::sasl(secret, facts),
-                None if self.mock_is_scram => AuthRequest::sasl(None, facts),
-                secret => AuthRequest::md5(&request.user, secret.as_ref(), entropy.salt),
-            })),
+            // Without a usable secret, `request_auth` has already asked for a password.
+            AuthRequirement::Md5 | AuthRequirement::PassThrough => {
+                Ok(AuthOutcome::Request(match secret {
+                    Some(StoredSecret::Scram(_)) => AuthRequest::sasl(secret, facts),
+                    None if self.mock_is_scram => AuthRequest::sasl(None, facts),
+                    secret => AuthRequest::md5(&request.user, secret.as_ref(), entropy.salt),
+                }))
+            }
             AuthRequirement::Scram => Ok(AuthOutcome::Request(AuthRequest::sasl(secret, facts))),
         }
     }
@@ -115,7 +122,7 @@ impl AuthRequest {
     /// Returns the maximum body length of the response to this request, in bytes.
     pub(super) fn response_bytes_max(&self) -> u32 {
         match self {
-            Self::Plain(_) => PASSWORD_BYTES_MAX,
+            Self::Plain(_) | Self::PassThrough => PASSWORD_BYTES_MAX,
             Self::Md5 { .. } | Self::Sasl { .. } | Self::ScramFinal(_) => MESSAGE_BYTES_MAX,
         }
     }
@@ -131,6 +138,11 @@ impl AuthRequest {
         let wrong = || Rejection::Password(request.user.clone());
         match self {
             Self::Plain(secret) => check_cleartext(body, secret, request),
+            Self::PassThrough => match parse_password(body)? {
+                // An empty password is never valid, as in PostgreSQL.
+                [] => Err(wrong()),
+                password => Ok(AuthOutcome::CheckPassword(Secret::from(password))),
+            },
             Self::Md5 { salt, stored } => {
                 let response = parse_password(body)?;
                 // An unknown user has no hash, so no response is correct.

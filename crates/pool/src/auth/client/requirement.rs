@@ -2,7 +2,7 @@
 //! origin.
 
 use howdah_pool_config::{
-    AuthMethod, CONSOLE_DATABASES,
+    AuthMethod, CONSOLE_DATABASES, PassThrough,
     hba::{ClientCertificate, ClientOrigin, ConnectionInfo, Hba, HbaRefusal, RequiredAuth},
 };
 
@@ -22,6 +22,9 @@ pub(super) enum AuthRequirement {
     Md5,
     /// SCRAM-SHA-256, with or without channel binding.
     Scram,
+    /// As [`AuthRequirement::Md5`] if the user's secret is known, otherwise a cleartext password
+    /// that is checked at the server.
+    PassThrough,
 }
 
 impl ClientRules {
@@ -32,6 +35,17 @@ impl ClientRules {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let ClientOrigin::Unix { uid: Some(uid) } = from else { return false };
         is_named(&request.user) && is_named(&request.database) && self.owner == Some(uid)
+    }
+
+    /// Whether a user whose secret is not known is checked at the server.
+    pub(super) fn passes_through(&self, requirement: AuthRequirement) -> bool {
+        match requirement {
+            AuthRequirement::PassThrough => true,
+            AuthRequirement::Plain | AuthRequirement::Md5 | AuthRequirement::Scram => {
+                self.config.auth.pass_through != PassThrough::Off
+            }
+            AuthRequirement::None | AuthRequirement::KnownUser => false,
+        }
     }
 
     /// Determines how a client must authenticate, from the method or the HBA rules.
@@ -84,6 +98,7 @@ fn hba_requirement(
         Ok(RequiredAuth::Plain) => Ok(AuthRequirement::Plain),
         Ok(RequiredAuth::Md5) => Ok(AuthRequirement::Md5),
         Ok(RequiredAuth::ScramSha256) => Ok(AuthRequirement::Scram),
+        Ok(RequiredAuth::PassThrough) => Ok(AuthRequirement::PassThrough),
         Ok(RequiredAuth::Verified) => Ok(AuthRequirement::None),
         Err(HbaRefusal::NoRule) => {
             Err(Rejection::NoRule(connection_text(request, from, tls.is_some())))

@@ -3,14 +3,17 @@
 use std::{io, sync::Arc, time::Instant};
 
 use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
-use howdah_pool_core::{HealthReport, ServerId, end_of_wal};
+use howdah_pool_core::{HealthReport, ServerFailure, ServerId, end_of_wal};
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
-use crate::worker::{
-    directory::{PoolEntry, ServerRoute},
-    pending_login::{LoginProgress, PendingLogin, PendingServer},
-    resolver_threads,
-    shared_state::SharedState,
+use crate::{
+    auth::ServerReady,
+    worker::{
+        directory::{PoolEntry, ServerRoute},
+        pending_login::{LoginProgress, PendingLogin, PendingServer},
+        resolver_threads,
+        shared_state::SharedState,
+    },
 };
 
 /// The basic query. It takes a primary's timeline from the name of the current WAL file, because
@@ -84,6 +87,31 @@ pub(in crate::worker) enum HealthCheckError {
     Refused(String),
     #[error("there is no user yet to log in as: set cluster.check-user")]
     NoUser,
+}
+
+/// The reason why a login to a server failed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::worker) enum BlockingLoginError {
+    /// The server cannot be reached or refuses the login.
+    #[error("{}", .0.message)]
+    Failed(ServerFailure),
+    #[error("the login timed out")]
+    Timeout,
+    #[error(transparent)]
+    Poll(#[from] io::Error),
+}
+
+impl From<BlockingLoginError> for HealthCheckError {
+    fn from(error: BlockingLoginError) -> Self {
+        match error {
+            BlockingLoginError::Failed(ServerFailure { sqlstate, message }) => match &sqlstate {
+                b"08006" | b"57P01" | b"57P02" | b"57P03" => Self::Unreachable(message),
+                _ => Self::Refused(message),
+            },
+            BlockingLoginError::Timeout => Self::Unreachable("health check timed out".to_owned()),
+            BlockingLoginError::Poll(error) => error.into(),
+        }
+    }
 }
 
 impl From<io::Error> for HealthCheckError {
@@ -332,52 +360,60 @@ fn log_in(
     shared: &SharedState,
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
-    let mut pending = PendingLogin::server(server.for_pooler());
+    let (stream, ready) = log_in_blocking(poller, server.for_pooler(), shared, deadline)?;
+    Ok(HealthCheckConnection {
+        stream,
+        read: ready.received,
+        entry: Arc::clone(entry),
+        system: None,
+        refused_queries: 0,
+    })
+}
+
+/// Returns a login to the server of a pool, as one of the pooler's own connections.
+pub(in crate::worker) fn pending_server(entry: &Arc<PoolEntry>) -> PendingServer {
+    let id = ServerId::new(0, 0); // An id that belongs to no core.
+    PendingServer::new(id, Arc::clone(entry)).for_pooler()
+}
+
+/// Logs in to a server. The stream is then registered with `poller`, under token 0.
+///
+/// # Errors
+///
+/// The login failed or was not complete at `deadline`.
+pub(in crate::worker) fn log_in_blocking(
+    poller: &mut Poller,
+    server: PendingServer,
+    shared: &SharedState,
+    deadline: Instant,
+) -> Result<(Stream, Box<ServerReady>), BlockingLoginError> {
+    let mut pending = PendingLogin::server(server);
     loop {
         match pending.advance(shared, true) {
             LoginProgress::Server(_, ready, _) => {
-                let stream = pending
-                    .stream
-                    .take()
-                    .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+                let stream = pending.stream.take();
+                let stream = stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
                 if pending.watched.is_none() {
                     poller.add_with_interest(&stream, Token(0), Interest::Both)?;
                 }
-                let (read, entry) = (ready.received, Arc::clone(entry));
-                return Ok(HealthCheckConnection {
-                    stream,
-                    read,
-                    entry,
-                    system: None,
-                    refused_queries: 0,
-                });
+                return Ok((stream, ready));
             }
-            LoginProgress::NoServer(_, failure) => {
-                let is_refusal =
-                    !matches!(&failure.sqlstate, b"08006" | b"57P01" | b"57P02" | b"57P03");
-                let text = failure.message;
-                return Err(if is_refusal {
-                    HealthCheckError::Refused(text)
-                } else {
-                    HealthCheckError::Unreachable(text)
-                });
-            }
-            LoginProgress::Waiting => {}
+            LoginProgress::NoServer(_, failure) => return Err(BlockingLoginError::Failed(failure)),
             LoginProgress::Resolve => {
                 resolver_threads::resolve_blocking(&mut pending, shared);
                 continue;
             }
-            _ => {
-                return Err(HealthCheckError::Unreachable(
-                    "unexpected state during login".to_owned(),
-                ));
-            }
+            // A login to a server has no other results.
+            _ => {}
         }
         if let Some(stream) = pending.stream.as_ref().filter(|_| pending.watched.is_none()) {
             poller.add_with_interest(stream, Token(0), Interest::Both)?;
             pending.watched = Some(Interest::Both);
         }
-        wait_readable(poller, deadline)?;
+        if Instant::now() >= deadline {
+            return Err(BlockingLoginError::Timeout);
+        }
+        poller.wait(Some(deadline), &mut Vec::new())?;
     }
 }
 

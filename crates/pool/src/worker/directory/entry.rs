@@ -81,7 +81,8 @@ pub(in crate::worker) struct PoolEntry {
     /// The SCRAM keys from a client's login. They are valid for logins to servers that store the
     /// same verifier.
     pub(in crate::worker) client_keys: Mutex<Option<ScramKeys>>,
-    /// The user's secret from the last auth query, for users without a configured secret.
+    /// The user's secret from the last auth query, or the password that a server has accepted last;
+    /// for users without a configured secret.
     pub(in crate::worker) cached_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
     /// The monitors of the pool's clusters, one per shard; for a member's pool, the monitor of its
@@ -266,9 +267,13 @@ impl PoolEntry {
         *self.client_keys.lock() = Some(keys);
     }
 
-    /// Caches the user's secret from an auth query.
-    pub(in crate::worker) fn cache_secret(&self, secret: StoredSecret) {
-        *self.cached_secret.lock() = Some(secret);
+    /// Caches the user's secret from an auth query, or the password that a server has accepted.
+    /// Returns whether it differs from the former one.
+    pub(in crate::worker) fn cache_secret(&self, secret: StoredSecret) -> bool {
+        let mut cached = self.cached_secret.lock();
+        let is_new = cached.as_ref() != Some(&secret);
+        *cached = Some(secret);
+        is_new
     }
 
     /// Returns the cached SCRAM keys and secret.

@@ -9,8 +9,8 @@ use howdah_pool_core::{ClientLogin, Permits, SessionParameter};
 use super::{LoggedIn, LoginProgress, READ_BYTES, origin};
 use crate::{
     auth::{
-        AuthenticatedClient, ClientHandshake, ClientStep, Entropy, KeyDerivation, Rejection,
-        Replication, UserSecret, proxy_protocol as proxy,
+        AuthenticatedClient, ClientHandshake, ClientStep, Entropy, KeyDerivation, PasswordCheck,
+        PasswordCheckResult, Rejection, Replication, UserSecret, proxy_protocol as proxy,
     },
     worker::{
         admin_console::AdminClient,
@@ -37,7 +37,9 @@ enum PendingStep {
     Tls,
     DeriveKeys(KeyDerivation),
     AuthQuery(AuthQuery),
-    AuthQueryDone(Option<UserSecret>),
+    AuthQueryDone(Result<Option<UserSecret>, Rejection>),
+    CheckPassword(PasswordCheck),
+    PasswordChecked(PasswordCheckResult),
     /// The handshake has ended.
     Nothing,
 }
@@ -111,7 +113,18 @@ impl PendingClient {
                     self.next = PendingStep::AuthQuery(query);
                     return LoginProgress::AuthQuery;
                 }
-                PendingStep::AuthQueryDone(known) => self.handshake.auth_query_done(known),
+                PendingStep::AuthQueryDone(Ok(known)) => self.handshake.auth_query_done(known),
+                PendingStep::AuthQueryDone(Err(why)) => self.handshake.refuse(why),
+                PendingStep::CheckPassword(check) => {
+                    let recheck = shared.directory.config().auth.pass_through_recheck;
+                    if !shared.password_checks.recall(&check, recheck) {
+                        self.next = PendingStep::CheckPassword(check);
+                        return LoginProgress::CheckPassword;
+                    }
+                    let accepted = PasswordCheckResult::Accepted(check.password);
+                    self.handshake.password_checked(accepted)
+                }
+                PendingStep::PasswordChecked(result) => self.handshake.password_checked(result),
                 PendingStep::Nothing => return LoginProgress::Close,
             };
             // The output is short and fits into the empty buffer of a new socket. If it does not,
@@ -175,6 +188,7 @@ impl PendingClient {
             ClientStep::Read => self.next = PendingStep::Bytes,
             ClientStep::DeriveKeys(derivation) => self.next = PendingStep::DeriveKeys(derivation),
             ClientStep::AuthQuery(query) => self.next = PendingStep::AuthQuery(query),
+            ClientStep::CheckPassword(check) => self.next = PendingStep::CheckPassword(check),
             ClientStep::StartTls { received } => {
                 let config = &self.accept_settings.tls.as_ref()?.config;
                 if stream.start_tls(Arc::clone(config), &received).is_err() {
@@ -193,9 +207,33 @@ impl PendingClient {
     }
 
     /// Runs the auth query that the handshake waits for.
-    pub(super) fn run_auth_query(&mut self, ask: impl FnOnce(AuthQuery) -> Option<UserSecret>) {
+    pub(super) fn run_auth_query(
+        &mut self,
+        ask: impl FnOnce(AuthQuery) -> Result<Option<UserSecret>, Rejection>,
+    ) {
         match std::mem::replace(&mut self.next, PendingStep::Nothing) {
             PendingStep::AuthQuery(query) => self.next = PendingStep::AuthQueryDone(ask(query)),
+            next => self.next = next,
+        }
+    }
+
+    /// Returns the user and database of the password that the handshake wants to have checked.
+    pub(super) fn password_check(&self) -> Option<(String, String)> {
+        match &self.next {
+            PendingStep::CheckPassword(check) => Some((check.database.clone(), check.user.clone())),
+            _ => None,
+        }
+    }
+
+    /// Checks the password that the handshake wants to have checked.
+    pub(super) fn check_password(
+        &mut self,
+        run: impl FnOnce(PasswordCheck) -> PasswordCheckResult,
+    ) {
+        match std::mem::replace(&mut self.next, PendingStep::Nothing) {
+            PendingStep::CheckPassword(check) => {
+                self.next = PendingStep::PasswordChecked(run(check));
+            }
             next => self.next = next,
         }
     }
@@ -271,11 +309,12 @@ fn finish_login(
         }
         pool.cache_keys(keys);
     }
+    let mut has_new_secret = false;
     if let Some(secret) = client.secret.filter(|_| is_login) {
         for part in pool.parts().filter_map(|part| shared.directory.by_id(part)) {
             part.cache_secret(secret.clone());
         }
-        pool.cache_secret(secret);
+        has_new_secret = pool.cache_secret(secret);
     }
     let login = ClientLogin {
         pool: pool.id,
@@ -285,7 +324,9 @@ fn finish_login(
         parameters: settings,
         role: client.role,
     };
-    LoginProgress::Client(Box::new(LoggedIn { login, permits, output, received, is_logged: true }))
+    let is_logged = true;
+    let logged_in = LoggedIn { login, permits, output, received, is_logged, has_new_secret };
+    LoginProgress::Client(Box::new(logged_in))
 }
 
 /// Counts and logs a refused login.

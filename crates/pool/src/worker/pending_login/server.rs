@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
 use howdah_pool_core::{ServerFailure, ServerId, SessionParameter};
-use howdah_wire::startup::ProtocolVersion;
+use howdah_wire::{auth::scram::ClientKeys, startup::ProtocolVersion};
 
 use super::{LoginProgress, READ_BYTES, cancel::dial};
 use crate::{
@@ -40,6 +40,8 @@ pub(in crate::worker) struct PendingServer {
     address: Option<Result<SocketAddr, String>>,
     /// Startup parameters in addition to those of the pool.
     parameters: Vec<SessionParameter>,
+    /// The cache of derived keys, if it is not the one that all logins share.
+    keys: Option<ClientKeys>,
 }
 
 #[derive(Clone, Debug)]
@@ -100,6 +102,7 @@ impl PendingServer {
             is_redialled,
             address,
             parameters: Vec::new(),
+            keys: None,
         }
     }
 
@@ -107,6 +110,13 @@ impl PendingServer {
     /// that monitoring does not take it for a client's.
     pub(in crate::worker) fn for_pooler(mut self) -> Self {
         self.parameters = vec![SessionParameter::new("application_name", APPLICATION_NAME)];
+        self
+    }
+
+    /// Keeps the keys that are derived during the login out of the shared cache, from which those
+    /// of wrong passwords would evict others.
+    pub(in crate::worker) fn with_own_keys(mut self) -> Self {
+        self.keys = Some(ClientKeys::default());
         self
     }
 
@@ -258,8 +268,8 @@ impl PendingServer {
                     "could not get random bytes from the operating system".to_owned(),
                 )
             })?;
-            let handshake =
-                ServerHandshake::new(intent, shared.server_keys.clone(), entropy.nonce)?;
+            let keys = self.keys.as_ref().unwrap_or(&shared.server_keys);
+            let handshake = ServerHandshake::new(intent, keys.clone(), entropy.nonce)?;
             self.handshake = Some(Box::new(handshake));
         }
         loop {

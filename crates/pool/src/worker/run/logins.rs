@@ -6,7 +6,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
-use howdah_pool_core::{CoreEvent, PeerId};
+use howdah_pool_core::{CoreEvent, PeerId, PoolId};
 
 use super::{PoolWorker, WorkerPhase};
 use crate::{
@@ -147,6 +147,7 @@ impl PoolWorker {
             LoginProgress::Heavy => self.submit_to_helper(slot, JobKind::Heavy),
             LoginProgress::AuthQuery => self.submit_to_helper(slot, JobKind::AuthQuery),
             LoginProgress::CheckSocket => self.submit_to_helper(slot, JobKind::CheckSocket),
+            LoginProgress::CheckPassword => self.submit_to_helper(slot, JobKind::CheckPassword),
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {
@@ -198,6 +199,9 @@ impl PoolWorker {
                     && let Some((entry, server)) = pending.target()
                 {
                     let (database, user) = (&entry.key.database, &entry.key.user);
+                    if failure.sqlstate.starts_with(b"28") {
+                        self.shared.password_checks.recheck(database, user);
+                    }
                     tracing::warn!(database, user, server, error, "cannot log in to a server");
                 } else {
                     tracing::warn!(error, "cannot log in to a server");
@@ -220,9 +224,17 @@ impl PoolWorker {
         stream: Stream,
         before: LoginSocket,
     ) {
-        let LoggedIn { login, permits, output, received, is_logged } = logged_in;
+        let LoggedIn { login, permits, output, received, is_logged, has_new_secret } = logged_in;
         let (pool, user) = (login.pool, login.user.clone());
         self.ensure_pool(pool);
+        if has_new_secret {
+            for (number, mailbox) in self.sockets.mailboxes.iter().enumerate() {
+                if number != usize::from(self.number.0) {
+                    mailbox.send(WorkerMessage::SecretChanged(pool));
+                }
+            }
+            handle_new_secret(self, pool);
+        }
         let may_stay = matches!(self.phase, WorkerPhase::Running | WorkerPhase::HandingOver);
         let added = if may_stay { self.core.add_client(login) } else { None };
         let Some(id) = added else {
@@ -283,5 +295,13 @@ impl PoolWorker {
             LoginProgress::Waiting if ready => self.advance(slot),
             progress => self.handle_progress(slot, progress),
         }
+    }
+}
+
+/// Logs in to the servers of a pool again if they have refused the former secret.
+pub(super) fn handle_new_secret(worker: &mut PoolWorker, pool: PoolId) {
+    let Some(entry) = worker.shared.directory.by_id(pool) else { return };
+    for pool in entry.parts().chain([pool]) {
+        worker.core.handle(CoreEvent::SecretChanged(pool), worker.now, &mut worker.sockets);
     }
 }

@@ -4,7 +4,9 @@ use std::{collections::HashMap, time::Instant};
 
 use howdah_pool_core::{Channel, ClientId, CoreEvent, CoreIo as _, PeerId};
 
-use super::{HandoverState, LISTEN_HANDOVER_TIMEOUT, PoolWorker, WorkerPhase};
+use super::{
+    HandoverState, LISTEN_HANDOVER_TIMEOUT, PoolWorker, WorkerPhase, logins::handle_new_secret,
+};
 use crate::worker::{
     control::WorkerReport,
     messages::{IncomingClient, WorkerMessage},
@@ -50,6 +52,7 @@ impl PoolWorker {
                     );
                 }
                 WorkerMessage::OpenMinimum(pool) => self.ensure_pool(pool),
+                WorkerMessage::SecretChanged(pool) => handle_new_secret(self, pool),
                 WorkerMessage::HandOver(transfer, stream, route) => {
                     let pool = transfer.pool();
                     self.ensure_pool(pool);

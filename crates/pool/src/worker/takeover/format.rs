@@ -26,7 +26,9 @@
 //! ```text
 //! database: text, user: text, salt: text (empty: no keys, the next three are absent),
 //! iterations: u32, client key: 32 bytes, server key: 32 bytes,
-//! secret from an auth query: text, as in pg_authid (empty: none)
+//! secret from an auth query, or the password that a server has accepted: text, as in pg_authid
+//!     (empty: none),
+//! whether it is such a password: u8
 //! ```
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
@@ -43,7 +45,7 @@ use zeroize::Zeroizing;
 use crate::worker::multiplexer::Positions;
 
 /// The version of the protocol. Processes with different versions do not take over from each other.
-pub(super) const VERSION: u16 = 7;
+pub(super) const VERSION: u16 = 8;
 
 /// The start of HELLO; the version follows it.
 pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
@@ -143,8 +145,10 @@ pub(super) struct PoolSecrets {
     pub(super) user: String,
     /// The keys from a SCRAM login.
     pub(super) keys: Option<ScramKeys>,
-    /// The secret from an auth query.
+    /// The secret from an auth query, or the password that a server has accepted.
     pub(super) looked_up: Option<StoredSecret>,
+    /// Whether it is such a password.
+    pub(super) is_passed_through: bool,
 }
 
 impl PoolSecrets {
@@ -165,6 +169,7 @@ impl PoolSecrets {
             out.extend_from_slice(keys.server_key());
         }
         push_text(&mut out, looked_up);
+        out.push(self.is_passed_through.into());
         out
     }
 
@@ -182,11 +187,15 @@ impl PoolSecrets {
                 Some(ScramKeys::from_parts(salt, iterations, *client_key, *server_key))
             }
         };
-        let looked_up = match from.text()? {
+        let text = from.text()?;
+        let is_passed_through = from.array()? == [1];
+        let looked_up = match text {
             [] => None,
+            // A user's password may look like a stored secret, and need not be UTF-8.
+            text if is_passed_through => Some(StoredSecret::Plain(text.into())),
             text => Some(StoredSecret::parse(std::str::from_utf8(text).ok()?)),
         };
-        from.0.is_empty().then_some(Self { database, user, keys, looked_up })
+        from.0.is_empty().then_some(Self { database, user, keys, looked_up, is_passed_through })
     }
 }
 
@@ -537,6 +546,7 @@ fn pool_secrets_round_trip_and_reject_truncation() {
                 user: "ann".to_owned(),
                 keys: keys.clone(),
                 looked_up: looked_up.map(StoredSecret::parse),
+                is_passed_through: false,
             };
             let bytes = secrets.encode();
             let found = PoolSecrets::decode(&bytes).unwrap();
@@ -552,6 +562,16 @@ fn pool_secrets_round_trip_and_reject_truncation() {
             assert!(!format!("{secrets:?}").contains("sesame"));
         }
     }
+    // A password that looks like an md5 hash stays a password.
+    let password = StoredSecret::Plain(md5.into());
+    let secrets = PoolSecrets {
+        database: String::new(),
+        user: String::new(),
+        keys: None,
+        looked_up: Some(password.clone()),
+        is_passed_through: true,
+    };
+    assert_eq!(PoolSecrets::decode(&secrets.encode()).unwrap().looked_up, Some(password));
 }
 
 #[test]

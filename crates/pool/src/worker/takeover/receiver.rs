@@ -9,7 +9,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
-use howdah_pool_config::Config;
+use howdah_pool_config::{Config, StoredSecret};
 use howdah_pool_core::Permits;
 
 use super::{format::*, frame, is_same_user, socket_path, unexpected_frame};
@@ -195,7 +195,13 @@ impl HandoverReceiver {
 
     /// Caches the credentials of a pool for logins to servers.
     fn adopt_secrets(&self, secrets: PoolSecrets) {
-        let PoolSecrets { database, user, keys, looked_up } = secrets;
+        let PoolSecrets { database, user, keys, looked_up, is_passed_through } = secrets;
+        if let Some(StoredSecret::Plain(password)) = &looked_up
+            && is_passed_through
+        {
+            let checks = &self.control.shared.password_checks;
+            checks.adopt(&database, &user, password.clone());
+        }
         let key = PoolKey { database, user, replication: None, part: None };
         let directory = &self.control.shared.directory;
         let take_occupancy =

@@ -16,6 +16,7 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
+use howdah_pool_config::StoredSecret;
 use howdah_pool_core::{Channel, ClientHandover, Permits, PoolId, WorkerId};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -238,7 +239,7 @@ impl HandoverSender {
         // first.
         entries.sort_by_key(|entry| entry.is_retired);
         for entry in entries {
-            send_secrets(socket, &entry, &mut has_secrets_of)?;
+            self.send_secrets(socket, &entry, &mut has_secrets_of)?;
         }
         let timeout = self.control.shared.directory.config().timeouts.shutdown;
         let started = Instant::now();
@@ -277,7 +278,7 @@ impl HandoverSender {
                         continue; // Unreachable: a pool with a client exists.
                     };
                     // The client's login may have finished after the other credentials were sent.
-                    send_secrets(socket, &entry, &mut has_secrets_of)?;
+                    self.send_secrets(socket, &entry, &mut has_secrets_of)?;
                     let key = &entry.key;
                     last_id += 1;
                     let snapshot = ClientSnapshot {
@@ -313,6 +314,27 @@ impl HandoverSender {
         }
     }
 
+    /// Sends the cached credentials of a pool, if any, once per pool. Cluster members have the same
+    /// credentials as their owner pool.
+    fn send_secrets(
+        &self,
+        socket: &UnixStream,
+        entry: &PoolEntry,
+        sent: &mut HashSet<PoolId>,
+    ) -> io::Result<()> {
+        let (keys, looked_up) = entry.cached_credentials();
+        let is_needed = entry.key.part.is_none() && entry.key.replication.is_none();
+        if !is_needed || keys.is_none() && looked_up.is_none() || !sent.insert(entry.id) {
+            return Ok(());
+        }
+        let (database, user) = (entry.key.database.clone(), entry.key.user.clone());
+        let checks = &self.control.shared.password_checks;
+        let is_passed_through = matches!(&looked_up, Some(StoredSecret::Plain(password))
+            if checks.is_accepted(&database, &user, password));
+        let secrets = PoolSecrets { database, user, keys, looked_up, is_passed_through };
+        frame::send(socket, SECRETS, &secrets.encode(), None)
+    }
+
     /// Whether no worker has clients or pending logins.
     fn has_no_clients(&self) -> bool {
         self.control.shared.startups.count() == 0 && self.control.client_count() == Some(0)
@@ -344,23 +366,6 @@ impl HandoverSender {
         self.control.mailboxes[usize::from(worker.0)]
             .send(WorkerMessage::AdoptClient(Box::new(client)));
     }
-}
-
-/// Sends the cached credentials of a pool, if any, once per pool. Cluster members have the same
-/// credentials as their owner pool.
-fn send_secrets(
-    socket: &UnixStream,
-    entry: &PoolEntry,
-    sent: &mut HashSet<PoolId>,
-) -> io::Result<()> {
-    let (keys, looked_up) = entry.cached_credentials();
-    let is_needed = entry.key.part.is_none() && entry.key.replication.is_none();
-    if !is_needed || keys.is_none() && looked_up.is_none() || !sent.insert(entry.id) {
-        return Ok(());
-    }
-    let (database, user) = (entry.key.database.clone(), entry.key.user.clone());
-    let secrets = PoolSecrets { database, user, keys, looked_up };
-    frame::send(socket, SECRETS, &secrets.encode(), None)
 }
 
 /// The clients that were sent to the new process and not acknowledged yet.

@@ -107,6 +107,14 @@ fn clients_with_listed_scram_secrets_survive_takeover() {
 }
 
 #[test]
+fn clients_with_passed_through_passwords_survive_takeover() {
+    let Some(server) = auth_query::start_cluster("takeover pass-through", 15) else { return };
+    let auth = "[pool.auth]\npass-through = 'loopback'";
+    let users = ["alice", "hashed", "open"];
+    check_takeovers(TakeoverFixture::start_for_server(server, "", auth), &users);
+}
+
+#[test]
 fn clients_with_queried_secrets_survive_takeover() {
     for (method, users) in [("scram-sha-256", &["alice"][..]), ("md5", &["alice", "hashed"])] {
         let Some(server) = auth_query::start_cluster("takeover auth_query", 15) else { return };

@@ -1,6 +1,6 @@
 //! [`AuthQuery`]: the query that reads the secret of an unlisted user from a server.
 
-use super::{CONSOLE_DATABASES, Config};
+use crate::{CONSOLE_DATABASES, Config};
 
 /// The default query: returns the role's secret, unless it has expired or the role may not log in.
 pub const DEFAULT_AUTH_QUERY: &str = "select rolname, case when rolvaliduntil < pg_catalog.now() \
