@@ -1,4 +1,5 @@
-//! [`PoolAdvice`]: what the clients of a capture need of a pool, and which mode and size suits them.
+//! [`PoolAdvice`]: the pool modes and sizes that suit the clients of a capture, and the figures on
+//! which they are based.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +25,7 @@ pub struct PoolAdvice {
     pub functions: Vec<FunctionCalls>,
 }
 
-/// What the capture contains, and what it cannot show.
+/// Facts about a capture: its extent, and the events that show less than others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFacts {
     /// Start of the first event.
@@ -80,14 +81,14 @@ pub struct ClientAdvice {
     pub sequence_reads: Option<LateSequenceReads>,
     /// The mode that suits these clients.
     pub mode: SuitableMode,
-    /// Why.
+    /// The property of the clients that decided on the mode.
     pub reason: ModeReason,
 }
 
 /// State of one kind that the sessions of a group had after the end of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftState {
-    /// The kind of state.
+    /// All of this is state of one kind.
     pub kind: StateKind,
     /// Number of sessions that had such state.
     pub sessions: u64,
@@ -116,11 +117,11 @@ pub struct LateSequenceReads {
 /// The pool modes that are suggested, from the one that needs the fewest servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuitableMode {
-    /// `transaction`
+    /// Servers are assigned for a transaction: `transaction`.
     Transaction,
-    /// `adaptive`
+    /// The same, and clients with state that cannot follow them are pinned: `adaptive`.
     Adaptive,
-    /// `session`
+    /// Servers are assigned for a session: `session`.
     Session,
 }
 

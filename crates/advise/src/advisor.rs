@@ -17,7 +17,7 @@ use crate::{
     client_group::ClientGroup,
     concurrency::Concurrency,
     session::{
-        CapturedSession, FUNCTIONS_MAX, OpenTransaction, PendingChange, lasting_changes,
+        CapturedSession, CapturedTransaction, FUNCTIONS_MAX, PendingChange, lasting_changes,
         resolved_name, resolved_removal,
     },
     state_kind::StateKind,
@@ -207,7 +207,7 @@ impl Advisor {
         match steps {
             [TextStep::Commit { .. } | TextStep::Rollback { .. }] if transaction.is_block => {
                 transaction.is_block = false;
-                self.settle(number, end, false);
+                self.resolve_changes(number, end, false);
             }
             // A later statement of the text has failed.
             [TextStep::Begin, _, ..] => transaction.is_block = true,
@@ -230,7 +230,7 @@ impl Advisor {
                         matches!(step, TextStep::Commit { .. }) && !transaction.has_failed;
                     let was_block = transaction.is_block;
                     transaction.is_block = *chain && was_block;
-                    self.settle(number, end, commits);
+                    self.resolve_changes(number, end, commits);
                 }
                 TextStep::Savepoint(name) => {
                     transaction.push(PendingChange::Savepoint(name.clone()));
@@ -238,7 +238,7 @@ impl Advisor {
                 TextStep::Release(name) => transaction.release(name),
                 TextStep::RollbackTo(name) => transaction.roll_back_to(name),
                 TextStep::Leave(kind, name) => {
-                    self.leave(number, event, bound, *kind, name);
+                    self.record_left(number, event, bound, *kind, name);
                 }
                 TextStep::Remove(removal) => {
                     let removal = resolved_removal(removal, event, bound);
@@ -254,7 +254,7 @@ impl Advisor {
     }
 
     /// Records state that a statement leaves if its transaction commits.
-    fn leave(
+    fn record_left(
         &mut self,
         number: usize,
         event: &Event,
@@ -373,13 +373,13 @@ impl Advisor {
         group.count_periods(periods);
     }
 
-    fn transaction(&mut self, number: usize) -> Option<&mut OpenTransaction> {
+    fn transaction(&mut self, number: usize) -> Option<&mut CapturedTransaction> {
         self.sessions.get(number)?.transaction.as_mut()
     }
 
     fn start_transaction(&mut self, number: usize, at: Timestamp, pipeline: Option<u32>) {
         let Some(session) = self.sessions.get(number) else { return };
-        session.transaction = Some(OpenTransaction::new(at, pipeline));
+        session.transaction = Some(CapturedTransaction::new(at, pipeline));
         for concurrency in self.groups.concurrencies(session.pool, session.group) {
             concurrency.transactions.increment();
         }
@@ -420,7 +420,7 @@ impl Advisor {
         let Some(transaction) = &session.transaction else { return };
         let commits = commits && !transaction.is_block && !transaction.has_failed;
         let at = at.max(transaction.start);
-        self.settle(number, at, commits);
+        self.resolve_changes(number, at, commits);
         let Some(session) = self.sessions.get(number) else { return };
         session.transaction = None;
         for concurrency in self.groups.concurrencies(session.pool, session.group) {
@@ -431,7 +431,7 @@ impl Advisor {
 
     /// Applies the pending changes of a transaction, and counts it. What follows in the same text
     /// or pipeline is another transaction.
-    fn settle(&mut self, number: usize, at: Timestamp, commits: bool) {
+    fn resolve_changes(&mut self, number: usize, at: Timestamp, commits: bool) {
         let Some(session) = self.sessions.get(number) else { return };
         let Some(transaction) = &mut session.transaction else { return };
         let pending = std::mem::take(&mut transaction.pending);

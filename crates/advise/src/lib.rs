@@ -12,6 +12,7 @@ mod concurrency;
 mod session;
 mod session_states;
 mod state_kind;
+#[cfg_attr(not(feature = "grammar"), expect(dead_code, reason = "only the grammar finds effects"))]
 mod text_effects;
 #[cfg(feature = "grammar")]
 mod text_effects_of;

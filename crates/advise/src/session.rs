@@ -19,7 +19,7 @@ pub(crate) struct CapturedSession {
     /// Number of its group: also the application, which is known from its first statement.
     pub(crate) group: Option<usize>,
     pub(crate) start: Timestamp,
-    pub(crate) transaction: Option<OpenTransaction>,
+    pub(crate) transaction: Option<CapturedTransaction>,
     /// The end of its transaction in the schedule.
     pub(crate) scheduled_end: Option<Timestamp>,
     pub(crate) states: SessionStates,
@@ -36,7 +36,7 @@ pub(crate) const FUNCTIONS_MAX: usize = 64;
 
 /// A transaction that has not ended.
 #[derive(Debug)]
-pub(crate) struct OpenTransaction {
+pub(crate) struct CapturedTransaction {
     pub(crate) start: Timestamp,
     /// When the transaction ends, unless a block is open or the pipeline continues.
     pub(crate) end: Timestamp,
@@ -84,7 +84,7 @@ impl CapturedSession {
     }
 }
 
-impl OpenTransaction {
+impl CapturedTransaction {
     pub(crate) fn new(start: Timestamp, pipeline: Option<u32>) -> Self {
         Self {
             start,

@@ -84,7 +84,7 @@ impl TextEffects {
                 _ => {}
             },
             NodeEnum::PrepareStmt(prepare) => {
-                self.leave(StateKind::PreparedStatement, fixed(&prepare.name));
+                self.add_left(StateKind::PreparedStatement, fixed(&prepare.name));
             }
             NodeEnum::DeallocateStmt(it) if it.isall => {
                 self.remove_all(StateKind::PreparedStatement);
@@ -95,7 +95,7 @@ impl TextEffects {
             NodeEnum::DeclareCursorStmt(declare)
                 if effects.leaves.intersects(StateKinds::CURSORS) =>
             {
-                self.leave(StateKind::Cursor, fixed(&declare.portalname));
+                self.add_left(StateKind::Cursor, fixed(&declare.portalname));
             }
             NodeEnum::ClosePortalStmt(close) if close.portalname.is_empty() => {
                 self.remove_all(StateKind::Cursor);
@@ -104,7 +104,7 @@ impl TextEffects {
                 self.remove(StateRemoval::One(StateKind::Cursor, fixed(&close.portalname)));
             }
             NodeEnum::ListenStmt(listen) => {
-                self.leave(StateKind::Channel, fixed(&listen.conditionname));
+                self.add_left(StateKind::Channel, fixed(&listen.conditionname));
             }
             NodeEnum::UnlistenStmt(it) if it.conditionname.is_empty() => {
                 self.remove_all(StateKind::Channel);
@@ -120,7 +120,7 @@ impl TextEffects {
         if effects.leaves.intersects(StateKinds::TEMPORARY)
             && let Some(name) = temporary_object(kind)
         {
-            self.leave(StateKind::Temporary, name);
+            self.add_left(StateKind::Temporary, name);
         }
         self.add_effects(effects);
         let lock_kinds = StateKinds::LOCKS;
@@ -136,17 +136,17 @@ impl TextEffects {
     fn add_effects(&mut self, effects: &SessionEffects) {
         for setting in &effects.settings {
             if !REPORTED_SETTINGS.contains(&&**setting) {
-                self.leave(StateKind::Setting, fixed(setting));
+                self.add_left(StateKind::Setting, fixed(setting));
             }
         }
         if effects.leaves.intersects(StateKinds::AUTHORIZATION) {
-            self.leave(StateKind::Authorization, StateName::Unknown);
+            self.add_left(StateKind::Authorization, StateName::Unknown);
         }
         for state in &effects.undetectable {
-            self.leave(StateKind::Undetectable(*state), StateName::Unknown);
+            self.add_left(StateKind::Undetectable(*state), StateName::Unknown);
         }
         for function in &effects.functions {
-            self.leave(StateKind::Function, fixed(function));
+            self.add_left(StateKind::Function, fixed(function));
         }
     }
 
@@ -175,7 +175,7 @@ impl TextEffects {
         });
         // The keys may be constants.
         self.depends_on_constants = true;
-        acquired.into_iter().for_each(|name| self.leave(StateKind::AdvisoryLock, name));
+        acquired.into_iter().for_each(|name| self.add_left(StateKind::AdvisoryLock, name));
         released.into_iter().for_each(|removal| self.remove(removal));
     }
 
@@ -203,7 +203,7 @@ impl TextEffects {
         }
     }
 
-    fn leave(&mut self, kind: StateKind, name: StateName) {
+    fn add_left(&mut self, kind: StateKind, name: StateName) {
         self.steps.push(TextStep::Leave(kind, name));
     }
 

@@ -8,7 +8,7 @@ fn steps(sql: &str) -> Vec<TextStep> {
     effects.steps
 }
 
-fn leave(kind: StateKind, name: &str) -> TextStep {
+fn left(kind: StateKind, name: &str) -> TextStep {
     TextStep::Leave(kind, fixed(name))
 }
 
@@ -25,31 +25,31 @@ fn statements_leave_and_remove_named_state() {
     use StateKind::{Channel, Cursor, PreparedStatement, Setting, Temporary};
     let all = |kind| TextStep::Remove(StateRemoval::AllOfKind(kind));
     for (sql, expected) in [
-        ("set work_mem = '1GB'", vec![leave(Setting, "work_mem")]),
+        ("set work_mem = '1GB'", vec![left(Setting, "work_mem")]),
         ("set local work_mem = '1GB'", vec![]),
         ("set TimeZone = 'UTC'", vec![]),
-        ("select set_config('App.Tenant', '7', false)", vec![leave(Setting, "app.tenant")]),
+        ("select set_config('App.Tenant', '7', false)", vec![left(Setting, "app.tenant")]),
         ("reset Work_Mem", vec![remove(Setting, "work_mem")]),
         ("set work_mem to default", vec![remove(Setting, "work_mem")]),
         ("reset all", vec![all(Setting)]),
         ("discard all", vec![TextStep::Remove(StateRemoval::Everything)]),
         ("discard temp", vec![all(Temporary)]),
-        ("create temp table a (x int)", vec![leave(Temporary, "a")]),
+        ("create temp table a (x int)", vec![left(Temporary, "a")]),
         ("create temp table a (x int) on commit drop", vec![]),
-        ("create temp table a on commit delete rows as select 1", vec![leave(Temporary, "a")]),
-        ("select 1 as x into temp a", vec![leave(Temporary, "a")]),
-        ("create table pg_temp.a (x int)", vec![leave(Temporary, "a")]),
-        ("create temp view v as select 1", vec![leave(Temporary, "v")]),
+        ("create temp table a on commit delete rows as select 1", vec![left(Temporary, "a")]),
+        ("select 1 as x into temp a", vec![left(Temporary, "a")]),
+        ("create table pg_temp.a (x int)", vec![left(Temporary, "a")]),
+        ("create temp view v as select 1", vec![left(Temporary, "v")]),
         ("select * from pg_temp.a", vec![]),
         ("drop table if exists a, public.b", vec![remove(Temporary, "a"), remove(Temporary, "b")]),
-        ("prepare P as select 1", vec![leave(PreparedStatement, "p")]),
+        ("prepare P as select 1", vec![left(PreparedStatement, "p")]),
         ("deallocate p", vec![remove(PreparedStatement, "p")]),
         ("deallocate all", vec![all(PreparedStatement)]),
-        ("declare c cursor with hold for select 1", vec![leave(Cursor, "c")]),
+        ("declare c cursor with hold for select 1", vec![left(Cursor, "c")]),
         ("declare c cursor for select 1", vec![]),
         ("close c", vec![remove(Cursor, "c")]),
         ("close all", vec![all(Cursor)]),
-        ("listen jobs", vec![leave(Channel, "jobs")]),
+        ("listen jobs", vec![left(Channel, "jobs")]),
         ("unlisten *", vec![all(Channel)]),
         ("select 1", vec![]),
     ] {
@@ -67,12 +67,12 @@ fn statements_leave_and_remove_named_state() {
 #[test]
 fn locks_are_identified_by_their_keys() {
     let leave = |name| vec![TextStep::Leave(StateKind::AdvisoryLock, name)];
-    assert_eq!(steps("select pg_advisory_lock(1)"), leave(lock(&["1"])));
-    assert_eq!(steps("select pg_try_advisory_lock(1, '2'::int)"), leave(lock(&["1", "2"])));
-    assert_eq!(steps("select pg_advisory_lock(id) from t"), leave(StateName::Unknown));
+    assert_eq!(steps("select pg_advisory_lock(1)"), left_lock(lock(&["1"])));
+    assert_eq!(steps("select pg_try_advisory_lock(1, '2'::int)"), left_lock(lock(&["1", "2"])));
+    assert_eq!(steps("select pg_advisory_lock(id) from t"), left_lock(StateName::Unknown));
     assert_eq!(steps("select pg_advisory_xact_lock(1)"), []);
     let bound = StateName::Arguments(Box::new([LockArgument::Parameter(0)]));
-    assert_eq!(steps("select pg_advisory_lock($1::bigint)"), leave(bound));
+    assert_eq!(steps("select pg_advisory_lock($1::bigint)"), left_lock(bound));
     assert_eq!(
         steps("select pg_advisory_unlock(9000000000)"),
         [TextStep::Remove(StateRemoval::One(StateKind::AdvisoryLock, lock(&["9000000000"])))]
@@ -93,7 +93,7 @@ fn steps_are_in_the_order_of_statements() {
         steps("begin; set work_mem = 1; savepoint a; rollback to a; release a; commit and chain"),
         [
             TextStep::Begin,
-            leave(StateKind::Setting, "work_mem"),
+            left(StateKind::Setting, "work_mem"),
             TextStep::Savepoint("a".into()),
             TextStep::RollbackTo("a".into()),
             TextStep::Release("a".into()),
@@ -107,7 +107,7 @@ fn steps_are_in_the_order_of_statements() {
     assert_eq!(steps("select nextval('s'), currval('s')"), [may.clone(), reads, may]);
     assert_eq!(
         steps("select app.f()"),
-        [leave(StateKind::Function, "app.f"), TextStep::MayAdvanceSequence]
+        [left(StateKind::Function, "app.f"), TextStep::MayAdvanceSequence]
     );
 }
 

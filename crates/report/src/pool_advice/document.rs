@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{limits, reason_code, settings::settings};
 
-/// The advice as a document.
+/// Advice in the form that `--format json` prints.
 #[derive(Debug, Serialize)]
 pub struct PoolAdviceDocument {
     /// Always `howdah-pool-advice`.
