@@ -6,8 +6,7 @@ use std::{sync::Arc, time::Duration};
 use howdah_traffic::{Event, Source, Timestamp};
 
 use crate::{
-    advisor::PoolSums,
-    client_group::{ClientGroup, KindSums},
+    client_group::{ClientGroup, KindSums, PoolSums},
     concurrency::ConcurrencyFigures,
     state_kind::StateKind,
 };

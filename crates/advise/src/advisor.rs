@@ -14,7 +14,7 @@ use howdah_traffic::{Action, Bound, Event, Kind, Source, Timestamp};
 
 use crate::{
     advice::{CaptureFacts, FunctionCalls, PoolAdvice},
-    client_group::ClientGroup,
+    client_group::{ClientGroup, PoolSums},
     concurrency::Concurrency,
     session::{
         CapturedSession, CapturedTransaction, FUNCTIONS_MAX, PendingChange, lasting_changes,
@@ -57,15 +57,6 @@ struct GroupTable {
     group_numbers: HashMap<[Arc<str>; 3], usize>,
     pools: Vec<PoolSums>,
     pool_numbers: HashMap<[Arc<str>; 2], usize>,
-}
-
-/// The sums of a pool: one user in one database.
-pub(crate) struct PoolSums {
-    pub(crate) database: Arc<str>,
-    pub(crate) user: Arc<str>,
-    pub(crate) concurrency: Concurrency,
-    /// Numbers of its groups.
-    pub(crate) groups: Vec<usize>,
 }
 
 /// Size of the cache of analyzed texts.

@@ -22,6 +22,16 @@ pub(crate) struct ClientGroup {
     pub(crate) sequence_reads: SequenceReads,
 }
 
+/// The sums of a pool: one user in one database.
+#[derive(Debug)]
+pub(crate) struct PoolSums {
+    pub(crate) database: Arc<str>,
+    pub(crate) user: Arc<str>,
+    pub(crate) concurrency: Concurrency,
+    /// Numbers of its groups.
+    pub(crate) groups: Vec<usize>,
+}
+
 /// The sums over the state of one kind.
 #[derive(Debug)]
 pub(crate) struct KindSums {

@@ -125,11 +125,8 @@ fn captured_traffic_gets_modes_sizes_and_settings() {
         assert!(shown.contains(part), "{part:?} is missing:\n{shown}");
     }
     let settings = shown.split("SETTINGS for howdah.toml\n").nth(1).unwrap();
-    fs::write(
-        folder.path().join("advised.toml"),
-        format!("[pool.databases.postgres]\n[pool.auth]\ntype = \"any\"\n{settings}"),
-    )
-    .unwrap();
+    fs::write(folder.path().join("advised.toml"), format!("[pool.databases.postgres]\n{settings}"))
+        .unwrap();
     let check = ["pool", "--check", "-c", "advised.toml", "--os-user", "root"];
     let checked = howdah(folder.path()).args(check).output().unwrap();
     let messages = text(&checked.stdout) + &text(&checked.stderr);

@@ -4,8 +4,6 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use howdah_advise::{PoolAdvice, SuitableMode};
 
-use super::text::mode_comment;
-
 /// Maximum number of functions and users in the settings.
 const FUNCTIONS_MAX: usize = 50;
 const USERS_MAX: usize = 100;
@@ -65,6 +63,14 @@ pub(super) fn settings(advice: &PoolAdvice) -> String {
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
+}
+
+/// Returns the comment after the mode of a pool in the settings.
+fn mode_comment(mode: SuitableMode, in_session_mode: u32) -> String {
+    match mode {
+        SuitableMode::Session => "as many as sessions were open at once".to_owned(),
+        _ => format!("session mode would need {in_session_mode}"),
+    }
 }
 
 /// Returns a TOML string.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use howdah_advise::{ClientAdvice, LeftState, PoolAdvice, StateKind, SuitableMode};
+use howdah_advise::{ClientAdvice, LeftState, PoolAdvice, StateKind};
 
 use super::{consequence, limits, reason, settings::settings};
 use crate::text::{counted, one_line};
@@ -257,12 +257,4 @@ fn write_wrapped(out: &mut String, indent: &str, sentence: &str) {
         line.push_str(token);
     }
     let _ = writeln!(out, "{line}");
-}
-
-/// Returns the comment after the mode of a pool in the settings.
-pub(super) fn mode_comment(mode: SuitableMode, in_session_mode: u32) -> String {
-    match mode {
-        SuitableMode::Session => "as many as sessions were open at once".to_owned(),
-        _ => format!("session mode would need {in_session_mode}"),
-    }
 }
