@@ -12,6 +12,7 @@ mod document;
 mod headline;
 pub mod logging;
 mod page;
+pub mod pool_advice;
 pub mod probe;
 pub mod recording;
 pub mod rehearsal;

@@ -1,5 +1,6 @@
 //! `howdah pool`: the connection pooler.
 
+mod advise;
 mod import;
 
 use std::{
@@ -93,6 +94,7 @@ pub(crate) struct Args {
 commands! {
     enum PoolCommand {
         Import(import::Args) => import::run,
+        Advise(advise::Args) => advise::run,
     }
 }
 

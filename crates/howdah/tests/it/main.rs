@@ -22,6 +22,7 @@ mod help;
 mod lab;
 mod monitoring;
 mod pool;
+mod pool_advise;
 mod pool_signals;
 mod pool_sockets;
 mod private_files;

@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 44] = [
+const MANNERS: [(&str, Manner); 45] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -67,6 +67,7 @@ const MANNERS: [(&str, Manner); 44] = [
     ("howdah demo", Elsewhere("demo::*")),
     ("pool --check", Ends),
     ("pool import", Ends),
+    ("pool advise", Ends),
     ("statsd --check", Ends),
     ("howdah pool", Serves("listening: ")),
     ("howdah statsd", Serves("management: ")),
