@@ -101,7 +101,8 @@ impl Config {
     /// Reads a configuration file of either format, its included files and its user list. All
     /// errors are reported at once, except those that may be consequences of another error.
     ///
-    /// Relative file names are resolved against the folder of the file that contains them.
+    /// Relative file names in a `howdah.toml` are resolved against the folder of the file that
+    /// contains them; those in a `pgbouncer.ini` against the working directory, as by PgBouncer.
     ///
     /// # Errors
     ///
@@ -125,7 +126,9 @@ impl Config {
                 FileFormat::Howdah => FileContents::from_toml(text, path)?,
                 FileFormat::PgBouncer => pgbouncer::read(text, path)?,
             };
-        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        if format == FileFormat::Howdah {
+            config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        }
         if let Err(error) = config.load_user_list() {
             errors.push(match error {
                 LoadUsersError::Unreadable(text) => locations.diagnostic("auth.file", text),
@@ -200,6 +203,8 @@ impl Config {
         rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
         let too_short = self.log.stats_period < std::time::Duration::from_secs(1);
         rule(too_short, "log.stats-period", "must be at least a second");
+        let unknown = self.log.facility().is_none();
+        rule(unknown, "log.syslog-facility", "no such facility: daemon and local0 to local7 are some");
         self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");

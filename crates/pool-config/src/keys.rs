@@ -91,6 +91,8 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Reload listen.proxy_from;
     Restart workers;
     Restart os_user;
+    Restart pid_file;
+    Set login_notice;
     Set mode;
     Set sizes.pool;
     Set sizes.min;
@@ -162,6 +164,10 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set log.pooler_errors;
     Set log.stats;
     Set log.stats_period;
+    Restart log.file;
+    Restart log.syslog;
+    Restart log.syslog_name;
+    Restart log.syslog_facility;
     Reload notifications.enabled;
     Reload notifications.client_bytes;
     Reload capture.path;

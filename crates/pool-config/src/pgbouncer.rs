@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, nearest};
 
 use super::{
-    AuthConfig, AuthMethod, Config, ListenConfig, ShutdownMode,
+    AuthConfig, AuthMethod, Config, ListenConfig, LogConfig, ShutdownMode,
     file::{FileContents, read_text},
     ini::{self, IniLine},
 };
@@ -54,12 +54,13 @@ pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, SettingsErro
 }
 
 /// Returns PgBouncer's defaults, which differ from those of `howdah.toml`.
-fn defaults() -> Config {
+pub fn defaults() -> Config {
     Config {
         listen: ListenConfig { addresses: Vec::new(), ..ListenConfig::default() },
         auth: AuthConfig { method: AuthMethod::Md5, ..AuthConfig::default() },
         shutdown_mode: ShutdownMode::WaitForClients,
         allow_cleartext_password: true,
+        log: LogConfig { syslog_name: "pgbouncer".to_owned(), ..LogConfig::default() },
         ..Config::default()
     }
 }

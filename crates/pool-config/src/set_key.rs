@@ -54,7 +54,7 @@ impl Config {
         let invalid = |why: String| SetError::Invalid { name: name.to_owned(), why };
         let known = KEYS.iter().find(|key| key.name == name);
         let path = match known.map(|key| key.effect) {
-            Some(KeyEffect::Ignored(why)) => {
+            Some(KeyEffect::Ignored { why, .. }) => {
                 return Err(SetError::Ignored { name: name.to_owned(), why });
             }
             Some(KeyEffect::Sets(path) | KeyEffect::Converts(path, ..)) => path,

@@ -33,8 +33,15 @@ pub enum KeyEffect {
         /// Returns the value in PgBouncer's form.
         fn(&Config) -> String,
     ),
-    /// The key has no effect; the text is the reason, which is logged as a warning.
-    Ignored(&'static str),
+    /// The key has no effect.
+    Ignored {
+        /// The reason, which is logged as a warning.
+        why: &'static str,
+        /// PgBouncer's default, which the console shows; `None` means unset.
+        default: Option<&'static str>,
+        /// Whether PgBouncer's SET and RELOAD change the key.
+        is_changeable: bool,
+    },
 }
 
 impl PgbouncerKey {
@@ -42,23 +49,28 @@ impl PgbouncerKey {
     pub fn target(&self) -> Option<&'static str> {
         match self.effect {
             KeyEffect::Sets(path) | KeyEffect::Converts(path, ..) => Some(path),
-            KeyEffect::Ignored(_) => None,
+            KeyEffect::Ignored { .. } => None,
         }
     }
 
     /// Returns the value that the key has in the configuration, as in a `pgbouncer.ini`; `None` if
-    /// it has no effect.
+    /// it is unset. A key without effect has PgBouncer's default.
     pub fn show(&self, config: &Config) -> Option<String> {
         match self.effect {
             KeyEffect::Sets(path) => Some((find(path).get)(config).to_pgbouncer()),
             KeyEffect::Converts(_, _, show) => Some(show(config)),
-            KeyEffect::Ignored(_) => None,
+            KeyEffect::Ignored { default, .. } => default.map(str::to_owned),
         }
     }
 
     /// Whether a change of the key takes effect only after a restart.
     pub fn needs_restart(&self) -> bool {
-        self.target().is_some_and(|path| find(path).change == KeyChange::Restart)
+        match self.effect {
+            KeyEffect::Sets(path) | KeyEffect::Converts(path, ..) => {
+                find(path).change == KeyChange::Restart
+            }
+            KeyEffect::Ignored { is_changeable, .. } => !is_changeable,
+        }
     }
 
     /// Parses a value and stores it in the configuration.
@@ -66,7 +78,7 @@ impl PgbouncerKey {
         match self.effect {
             KeyEffect::Sets(path) => (find(path).get_mut)(config).set(value, Notation::PgBouncer),
             KeyEffect::Converts(_, set, _) => set(config, value),
-            KeyEffect::Ignored(_) => Ok(()),
+            KeyEffect::Ignored { .. } => Ok(()),
         }
     }
 }
@@ -79,7 +91,7 @@ fn find(path: &str) -> &'static SettingKey<Config> {
 /// Applies a key and its value to `config`.
 pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniKeyResult {
     match KEYS.iter().find(|key| key.name == name) {
-        Some(PgbouncerKey { effect: KeyEffect::Ignored(why), .. }) => Ok(Some(why)),
+        Some(PgbouncerKey { effect: KeyEffect::Ignored { why, .. }, .. }) => Ok(Some(why)),
         Some(key) => key.set(config, value).map(|()| None),
         None => Err(unknown(name, KEYS.iter().map(|key| key.name))),
     }
@@ -106,12 +118,23 @@ const fn converts(
     PgbouncerKey { name, effect: KeyEffect::Converts(path, set, show) }
 }
 
-const fn ignored(name: &'static str, why: &'static str) -> PgbouncerKey {
-    PgbouncerKey { name, effect: KeyEffect::Ignored(why) }
+const fn ignored(
+    name: &'static str,
+    why: &'static str,
+    default: Option<&'static str>,
+) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Ignored { why, default, is_changeable: true } }
 }
 
-const LOGGING: &str =
-    "logging is configured by --log-level and --log-format; the log goes to stderr";
+/// A key without effect that PgBouncer reads only at start.
+const fn ignored_at_start(
+    name: &'static str,
+    why: &'static str,
+    default: Option<&'static str>,
+) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Ignored { why, default, is_changeable: false } }
+}
+
 const DNS: &str =
     "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
 const CIPHERS: &str = "the defaults of rustls are used, which include no weak ones";
@@ -133,7 +156,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("auth_file", "auth.file"),
     sets("auth_hba_file", "auth.hba-file"),
     sets("auth_ident_file", "auth.ident-file"),
-    ignored("auth_ldap_options", "LDAP is not supported"),
+    ignored("auth_ldap_options", "LDAP is not supported", None),
     sets("auth_query", "auth.query"),
     sets("auth_type", "auth.type"),
     sets("auth_user", "auth.user"),
@@ -141,12 +164,12 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("cancel_wait_timeout", "timeouts.cancel-wait"),
     sets("client_idle_timeout", "timeouts.client-idle"),
     sets("client_login_timeout", "timeouts.client-login"),
-    ignored("client_tls13_ciphers", CIPHERS),
+    ignored("client_tls13_ciphers", CIPHERS, None),
     sets("client_tls_ca_file", "tls.client.ca-file"),
     sets("client_tls_cert_file", "tls.client.certificate"),
-    ignored("client_tls_ciphers", CIPHERS),
-    ignored("client_tls_dheparams", CIPHERS),
-    ignored("client_tls_ecdhcurve", CIPHERS),
+    ignored("client_tls_ciphers", CIPHERS, Some("default")),
+    ignored("client_tls_dheparams", CIPHERS, Some("auto")),
+    ignored("client_tls_ecdhcurve", CIPHERS, Some("auto")),
     sets("client_tls_key_file", "tls.client.key"),
     converts(
         "client_tls_protocols",
@@ -155,7 +178,7 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| protocols(&config.tls.client),
     ),
     sets("client_tls_sslmode", "tls.client.mode"),
-    ignored("conffile", "the configuration file is given by -c"),
+    ignored("conffile", "the configuration file is given by -c", None),
     sets("default_pool_size", "sizes.pool"),
     converts(
         "disable_pqexec",
@@ -167,11 +190,11 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| (!config.simple_queries).to_pgbouncer(),
     ),
     sets("dns_max_ttl", "timeouts.dns-max-ttl"),
-    ignored("dns_nxdomain_ttl", DNS),
-    ignored("dns_zone_check_period", DNS),
+    ignored("dns_nxdomain_ttl", DNS, Some("15")),
+    ignored("dns_zone_check_period", DNS, Some("0")),
     sets("idle_transaction_timeout", "timeouts.idle-transaction"),
     sets("ignore_startup_parameters", "ignored-startup-parameters"),
-    ignored("job_name", "the name of a Windows service"),
+    ignored_at_start("job_name", "the name of a Windows service", Some("pgbouncer")),
     sets("listen_addr", "listen.addresses"),
     sets("listen_backlog", "listen.backlog"),
     sets("listen_port", "listen.port"),
@@ -179,8 +202,8 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("log_disconnections", "log.disconnections"),
     sets("log_pooler_errors", "log.pooler-errors"),
     sets("log_stats", "log.stats"),
-    ignored("logfile", LOGGING),
-    ignored("login_notify_message", "clients get no notice at login"),
+    sets("logfile", "log.file"),
+    sets("login_notify_message", "login-notice"),
     sets("max_client_conn", "limits.clients"),
     sets("max_db_client_connections", "limits.clients-per-database"),
     sets("max_db_connections", "limits.servers-per-database"),
@@ -189,9 +212,9 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("max_user_client_connections", "limits.clients-per-user"),
     sets("max_user_connections", "limits.servers-per-user"),
     sets("min_pool_size", "sizes.min"),
-    ignored("peer_id", "one process uses every core; there are no peers"),
-    ignored("pidfile", "the process stays in the foreground, so its supervisor knows its id"),
-    ignored("pkt_buf", "a worker has one buffer for all its connections"),
+    ignored("peer_id", "one process uses every core; there are no peers", Some("0")),
+    sets("pidfile", "pid-file"),
+    ignored_at_start("pkt_buf", "a worker has one buffer for all its connections", Some("4096")),
     sets("pool_idle_timeout", "timeouts.pool-idle"),
     sets("pool_mode", "mode"),
     sets("query_timeout", "timeouts.query"),
@@ -199,8 +222,8 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("query_wait_timeout", "timeouts.query-wait"),
     sets("reserve_pool_size", "sizes.reserve"),
     sets("reserve_pool_timeout", "timeouts.reserve-wait"),
-    ignored("resolv_conf", DNS),
-    ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops"),
+    ignored_at_start("resolv_conf", DNS, Some("")),
+    ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops", Some("5")),
     sets("scram_iterations", "auth.scram-iterations"),
     sets("server_check_delay", "timeouts.server-check-delay"),
     converts(
@@ -217,17 +240,17 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| config.check_query.to_pgbouncer(),
     ),
     sets("server_connect_timeout", "timeouts.server-connect"),
-    ignored("server_fast_close", "a session keeps its server until it ends"),
+    ignored("server_fast_close", "a session keeps its server until it ends", Some("0")),
     sets("server_idle_timeout", "timeouts.server-idle"),
     sets("server_lifetime", "timeouts.server-lifetime"),
     sets("server_login_retry", "timeouts.server-login-retry"),
     sets("server_reset_query", "reset-query"),
     sets("server_reset_query_always", "reset-query-always"),
     sets("server_round_robin", "round-robin"),
-    ignored("server_tls13_ciphers", CIPHERS),
+    ignored("server_tls13_ciphers", CIPHERS, None),
     sets("server_tls_ca_file", "tls.server.ca-file"),
     sets("server_tls_cert_file", "tls.server.certificate"),
-    ignored("server_tls_ciphers", CIPHERS),
+    ignored("server_tls_ciphers", CIPHERS, Some("default")),
     sets("server_tls_key_file", "tls.server.key"),
     converts(
         "server_tls_protocols",
@@ -236,14 +259,14 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| protocols(&config.tls.server),
     ),
     sets("server_tls_sslmode", "tls.server.mode"),
-    ignored("service_name", "the name of a Windows service"),
-    ignored("so_reuseport", "one process uses every core, see workers"),
+    ignored_at_start("service_name", "the name of a Windows service", None),
+    ignored_at_start("so_reuseport", "one process uses every core, see workers", Some("0")),
     sets("stats_period", "log.stats-period"),
     sets("stats_users", "stats-users"),
     sets("suspend_timeout", "timeouts.suspend"),
-    ignored("syslog", LOGGING),
-    ignored("syslog_facility", LOGGING),
-    ignored("syslog_ident", LOGGING),
+    sets("syslog", "log.syslog"),
+    sets("syslog_facility", "log.syslog-facility"),
+    sets("syslog_ident", "log.syslog-name"),
     sets("tcp_defer_accept", "listen.defer-accept"),
     sets("tcp_keepalive", "tcp.keepalive"),
     sets("tcp_keepcnt", "tcp.keepalive-count"),
@@ -287,7 +310,7 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| format!("{:04o}", config.listen.unix_mode),
     ),
     sets("user", "os-user"),
-    ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
+    ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs", None),
 ];
 
 /// Converts a value; an empty value means that the setting is unset.

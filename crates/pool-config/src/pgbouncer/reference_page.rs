@@ -32,7 +32,7 @@ fn page() -> String {
                 let text = difference(key.name).unwrap_or_default();
                 writeln!(page, "| `{}` | `{ours}` | {text} |", key.name)
             }
-            KeyEffect::Ignored(why) => writeln!(page, "| `{}` | no effect | {why} |", key.name),
+            KeyEffect::Ignored { why, .. } => writeln!(page, "| `{}` | no effect | {why} |", key.name),
         };
     }
     for (section, table, keys) in

@@ -3,7 +3,7 @@
 
 use std::{
     io, thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
@@ -17,9 +17,11 @@ use super::{
     reload::{ReloadReport, SetFailure, error_chain},
 };
 use crate::{
+    AdminView, ConnectionNumber, SocketAddresses,
     console::{
         CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
         log_level::{self, LogLevelError},
+        setting_value,
     },
     recorder::RecorderStatus,
 };
@@ -27,6 +29,8 @@ use crate::{
 /// An authenticated user of the console.
 #[derive(Debug)]
 pub(super) struct AdminClient {
+    pub(super) user: String,
+    pub(super) application_name: String,
     /// Whether the user may run commands that are not read-only.
     pub(super) is_admin: bool,
     /// Output to send before the welcome message.
@@ -36,9 +40,6 @@ pub(super) struct AdminClient {
     /// A permit from the limit on console connections.
     pub(super) permits: Permits,
 }
-
-/// Maximum number of console connections at a time.
-pub(super) const ADMIN_CLIENTS_MAX: u32 = 64;
 
 /// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -55,8 +56,32 @@ pub(super) fn spawn(client: AdminClient, stream: Stream, control: PoolerHandle) 
     }
 }
 
+/// Removes a connection from the list of console connections when it ends.
+struct ListedClient {
+    id: ConnectionNumber,
+    control: PoolerHandle,
+}
+
+impl Drop for ListedClient {
+    fn drop(&mut self) {
+        self.control.shared.console.remove(self.id);
+    }
+}
+
 fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::Result<()> {
-    let AdminClient { is_admin, mut output, received, permits } = client;
+    let AdminClient { user, application_name, is_admin, mut output, received, permits } = client;
+    let view = AdminView {
+        id: 0,
+        user,
+        application_name,
+        connected: SystemTime::now(),
+        addresses: SocketAddresses {
+            peer: stream.peer_address(),
+            local: stream.local_address(),
+            tls: stream.protection(),
+        },
+    };
+    let _listed = ListedClient { id: control.shared.console.add(view), control: control.clone() };
     let mut console = PoolerConsole { control };
     let mut session = ConsoleSession::new(is_admin);
     let mut poller = Poller::new()?;
@@ -204,10 +229,16 @@ impl From<AdminError> for ConsoleError {
 
 impl ConsoleBackend for PoolerConsole {
     fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError> {
+        self.control.shared.console.record_command();
         Ok(show.rows(&self.control.snapshot(show.needs_connections())))
     }
 
+    fn setting(&mut self, name: &str) -> Option<String> {
+        setting_value(&self.control.config(), name)
+    }
+
     fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError> {
+        self.control.shared.console.record_command();
         let control = &self.control;
         match command {
             ConsoleCommand::Reload => {
@@ -294,6 +325,9 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Shutdown(how) => control.shut_down(*how),
             ConsoleCommand::Empty
             | ConsoleCommand::Show(_)
+            | ConsoleCommand::ShowSetting(_)
+            | ConsoleCommand::Value { .. }
+            | ConsoleCommand::Transaction(_)
             | ConsoleCommand::Help
             | ConsoleCommand::SetSessionParameter => {}
         }
