@@ -28,6 +28,8 @@ pub struct ParsedConfig {
     pub format: FileFormat,
     /// Warnings, such as those about settings that are recognized but have no effect.
     pub warnings: Vec<Diagnostic>,
+    /// Keys of a `pgbouncer.ini` that have an effect which differs from PgBouncer's.
+    pub differences: Vec<Diagnostic>,
     locations: KeyLocations,
 }
 
@@ -121,7 +123,7 @@ impl Config {
     /// text names has errors or cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, SettingsErrors> {
         let format = FileFormat::detect(text);
-        let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
+        let FileContents { mut config, mut warnings, differences, mut errors, invalid_keys, locations } =
             match format {
                 FileFormat::Howdah => FileContents::from_toml(text, path)?,
                 FileFormat::PgBouncer => pgbouncer::read(text, path)?,
@@ -144,7 +146,7 @@ impl Config {
             .filter(|(key, _)| !invalid_keys.iter().any(|invalid| may_be_caused_by(key, invalid)));
         errors.extend(violations.map(|(key, text)| locations.diagnostic(&key, text)));
         if errors.is_empty() {
-            Ok(ParsedConfig { config, format, warnings, locations })
+            Ok(ParsedConfig { config, format, warnings, differences, locations })
         } else {
             Err(SettingsErrors(errors))
         }
@@ -308,6 +310,7 @@ pub(super) enum LoadUsersError {
 pub(super) struct FileContents {
     pub(super) config: Config,
     pub(super) warnings: Vec<Diagnostic>,
+    pub(super) differences: Vec<Diagnostic>,
     pub(super) errors: Vec<Diagnostic>,
     /// Keys below `[pool]` that could not be read.
     pub(super) invalid_keys: Vec<String>,
@@ -320,7 +323,14 @@ impl FileContents {
         let SettingsSection { settings, errors, locations } =
             text.section("pool", Some("`howdah pool --example` has all of them"))?;
         let invalid_keys = errors.iter().map(|error| error.key.clone()).collect();
-        Ok(Self { config: settings, warnings: Vec::new(), errors, invalid_keys, locations })
+        Ok(Self {
+            config: settings,
+            warnings: Vec::new(),
+            differences: Vec::new(),
+            errors,
+            invalid_keys,
+            locations,
+        })
     }
 }
 

@@ -91,8 +91,6 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Reload listen.proxy_from;
     Restart workers;
     Restart os_user;
-    Restart pid_file;
-    Set login_notice;
     Set mode;
     Set sizes.pool;
     Set sizes.min;
@@ -126,6 +124,7 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set timeouts.pool_idle;
     Set timeouts.autodb_idle;
     Set timeouts.suspend;
+    Set timeouts.server_fast_close;
     Set auth.method;
     Set auth.file;
     Set auth.hba_file;
@@ -136,18 +135,23 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set auth.dbname;
     Set auth.query;
     Set auth.scram_iterations;
+    Set auth.login_notice;
     Set tls.client.mode;
     Set tls.client.certificate;
     Set tls.client.key;
     Set tls.client.ca_file;
     Set tls.client.min_version;
     Set tls.client.max_version;
+    Set tls.client.ciphers;
+    Set tls.client.tls13_ciphers;
     Set tls.server.mode;
     Set tls.server.certificate;
     Set tls.server.key;
     Set tls.server.ca_file;
     Set tls.server.min_version;
     Set tls.server.max_version;
+    Set tls.server.ciphers;
+    Set tls.server.tls13_ciphers;
     Set tracked_parameters;
     Set ignored_startup_parameters;
     Set reset_query;
@@ -165,6 +169,7 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Set log.stats;
     Set log.stats_period;
     Restart log.file;
+    Restart log.pid_file;
     Restart log.syslog;
     Restart log.syslog_name;
     Restart log.syslog_facility;

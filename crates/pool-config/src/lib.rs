@@ -95,8 +95,6 @@ pub struct Config {
     /// The operating system's user that the process becomes before it opens sockets, if it is
     /// started as root.
     pub os_user: Option<String>,
-    /// File with the process id, written at start and removed at exit; none by default.
-    pub pid_file: Option<PathBuf>,
     /// The pooling mode, which determines when a client releases its server connection.
     pub mode: PoolMode,
     /// Number of server connections per pool, that is, per user and database.
@@ -136,8 +134,6 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
-    /// Text of a notice that each client gets when it has logged in; none by default.
-    pub login_notice: Option<String>,
     /// Condition under which the pooler exits after SIGTERM.
     pub shutdown_mode: ShutdownMode,
     /// Whether cleartext passwords may be sent to servers over connections that are neither
@@ -196,7 +192,6 @@ impl Default for Config {
             listen: ListenConfig::default(),
             workers: None,
             os_user: None,
-            pid_file: None,
             mode: PoolMode::Session,
             sizes: SizeConfig::default(),
             limits: LimitConfig::default(),
@@ -212,7 +207,6 @@ impl Default for Config {
             round_robin: false,
             application_name: None,
             simple_queries: true,
-            login_notice: None,
             shutdown_mode: ShutdownMode::default(),
             allow_cleartext_password: false,
             log: LogConfig::default(),
@@ -432,6 +426,8 @@ pub struct AuthConfig {
     pub query: String,
     /// SCRAM iterations for keys derived from plain passwords.
     pub scram_iterations: NonZeroU32,
+    /// Text of a notice that each client gets when it has logged in; none by default.
+    pub login_notice: Option<String>,
 }
 
 impl Default for AuthConfig {
@@ -446,6 +442,7 @@ impl Default for AuthConfig {
             dbname: None,
             query: DEFAULT_AUTH_QUERY.to_owned(),
             scram_iterations: NonZeroU32::new(4096).expect("4096 is not zero"),
+            login_notice: None,
         }
     }
 }

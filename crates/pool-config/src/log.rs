@@ -23,6 +23,8 @@ pub struct LogConfig {
     pub stats_period: Duration,
     /// File to which the log is appended, in addition to stderr; opened again by a reload.
     pub file: Option<PathBuf>,
+    /// File with the process id, written at start and removed at exit; none by default.
+    pub pid_file: Option<PathBuf>,
     /// Whether to log to syslog instead of stderr.
     pub syslog: bool,
     /// Name of the process in syslog.
@@ -40,6 +42,7 @@ impl Default for LogConfig {
             stats: true,
             stats_period: Duration::from_secs(60),
             file: None,
+            pid_file: None,
             syslog: false,
             syslog_name: "howdah".to_owned(),
             syslog_facility: "daemon".to_owned(),

@@ -43,13 +43,13 @@ pub(super) fn is_section(name: &str) -> bool {
 /// A line, section or included file could not be read, so the values of some keys are unknown and
 /// the settings cannot be checked as a whole.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, SettingsErrors> {
-    let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
+    let IniReader { config, warnings, differences, errors, invalid_keys, locations, is_broken, .. } =
         IniReader::read_all(text, file);
     if is_broken {
         Err(SettingsErrors(errors))
     } else {
         let locations = KeyLocations::new(file, locations);
-        Ok(FileContents { config, warnings, errors, invalid_keys, locations })
+        Ok(FileContents { config, warnings, differences, errors, invalid_keys, locations })
     }
 }
 
@@ -75,6 +75,8 @@ struct IniReader {
     /// Keys of section `[pgbouncer]` that the file sets.
     keys: Vec<&'static str>,
     warnings: Vec<Diagnostic>,
+    /// Keys that the file sets and whose effect differs from PgBouncer's.
+    differences: Vec<Diagnostic>,
     errors: Vec<Diagnostic>,
     /// Keys of `[pool]` whose values are invalid.
     invalid_keys: Vec<String>,
@@ -97,6 +99,7 @@ impl IniReader {
             section: None,
             keys: Vec::new(),
             warnings: Vec::new(),
+            differences: Vec::new(),
             errors: Vec::new(),
             invalid_keys: Vec::new(),
             locations: Vec::new(),
@@ -121,7 +124,12 @@ impl IniReader {
                 IniLine::Pair { key, value } => {
                     let ours = self.target_key(key);
                     match self.apply_pair(key, value) {
-                        Ok(None) => {}
+                        Ok(None) => {
+                            let is_key = self.section == Some("pgbouncer");
+                            let text = differences::difference_of_value(key, value);
+                            let text = text.filter(|_| is_key);
+                            self.differences.extend(text.map(|text| at(key, text)));
+                        }
                         Ok(Some(warning)) => self.warnings.push(at(key, warning)),
                         Err(why) => {
                             self.is_broken |= self.section.is_none();

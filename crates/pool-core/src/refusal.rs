@@ -37,6 +37,9 @@ pub enum ClientRefusal {
     /// The client was idle for longer than the client-idle timeout.
     #[error("client_idle_timeout: the connection was idle for too long")]
     ClientIdleTimeout,
+    /// The client's server must be replaced, and clients do not keep such servers.
+    #[error("database configuration changed")]
+    ServerOutdated,
     /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
@@ -114,6 +117,7 @@ impl ClientRefusal {
             Self::TransactionTimeout => b"25P04",
             Self::IdleTransactionTimeout => b"25P03",
             Self::ClientIdleTimeout => b"57P05",
+            Self::ServerOutdated => b"57P01",
             Self::TransactionInStatementMode => b"08P01",
             Self::ServerLost
             | Self::ServerUnresponsive

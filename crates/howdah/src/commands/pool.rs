@@ -152,10 +152,10 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     change_user(args.os_user.as_ref().or(config.os_user.as_ref()), &path)?;
     open_log(&config.log, ctx.is_quiet())?;
     let takes_over = args.takeover || args.reboot && Pooler::can_take_over(&config);
-    if let Some(path) = config.pid_file.as_deref().filter(|_| !takes_over) {
+    if let Some(path) = config.log.pid_file.as_deref().filter(|_| !takes_over) {
         PidFile::check(path)?;
     }
-    let pid_path = config.pid_file.clone();
+    let pid_path = config.log.pid_file.clone();
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = match config.shutdown_mode {
         ShutdownMode::WaitForServers => Some(ctx.interrupted()),
@@ -397,7 +397,7 @@ fn check_settings(
         let lines = |found: Vec<(String, String)>| -> Vec<String> {
             found.into_iter().map(|(key, text)| read.diagnostic(&key, text).to_string()).collect()
         };
-        (lines(errors), lines(warnings))
+        (lines(errors), lines(warnings), texts(&read.differences))
     });
     let warnings = |read: &ParsedConfig| texts(&read.warnings);
     let mut check = SettingsCheck::from_result(read, warnings, |error| {
@@ -406,7 +406,8 @@ fn check_settings(
             _ => None,
         }
     })?;
-    if let Some((errors, warnings)) = found {
+    if let Some((errors, warnings, differences)) = found {
+        check.differences = differences;
         check.errors.extend(errors);
         check.warnings.extend(warnings);
     }

@@ -67,6 +67,52 @@ pub(crate) fn difference(key: &str) -> Option<&'static str> {
     DIFFERENCES.iter().find(|(name, _)| *name == key).map(|(_, text)| *text)
 }
 
+/// Returns the difference that matters for a key with this value; `None` if the value has PgBouncer's
+/// effect, or is its default.
+pub(crate) fn difference_of_value(key: &str, value: &str) -> Option<&'static str> {
+    let is_off = matches!(value, "" | "0");
+    let differs = match key {
+        "auth_type" => matches!(value, "pam" | "ldap"),
+        "client_tls_protocols" | "server_tls_protocols" => {
+            let old = ["all", "legacy", "tlsv1.0", "tlsv1.1"];
+            value.split([',', ':']).any(|name| old.contains(&name.trim()))
+        }
+        "server_check_query" => !matches!(value, "" | "<empty>"),
+        "server_reset_query" => value != "DISCARD ALL",
+        "stats_period" => false,
+        "client_tls_sslmode" => value != "disable",
+        "track_extra_parameters" => value != "IntervalStyle",
+        // These differ in the details of the counts only.
+        "admin_users" | "default_pool_size" | "dns_max_ttl" | "max_client_conn" | "unix_socket_dir"
+        | "max_prepared_statements" | "tcp_defer_accept" => false,
+        _ => !is_off,
+    };
+    difference(key).filter(|_| differs)
+}
+
+#[test]
+fn only_values_with_another_effect_differ() {
+    for (key, value) in [
+        ("server_reset_query", "DISCARD ALL"),
+        ("min_pool_size", "0"),
+        ("client_tls_protocols", "secure"),
+        ("default_pool_size", "20"),
+        ("log_stats", "0"),
+        ("listen_port", "6432"),
+    ] {
+        assert_eq!(difference_of_value(key, value), None, "{key}");
+    }
+    for (key, value) in [
+        ("server_reset_query", ""),
+        ("min_pool_size", "5"),
+        ("client_tls_protocols", "tlsv1.0,tlsv1.2"),
+        ("auth_hba_file", "hba.conf"),
+    ] {
+        assert_eq!(difference_of_value(key, value), difference(key), "{key}");
+        assert!(difference(key).is_some(), "{key}");
+    }
+}
+
 #[test]
 fn differences_are_for_keys_with_effect() {
     use super::KEYS;

@@ -28,6 +28,8 @@ pub(crate) enum ConsoleCommand {
         value: String,
         is_select: bool,
     },
+    /// A command whose argument is missing or invalid, with the reason.
+    Invalid(&'static str),
     /// Shows a setting.
     ShowSetting(&'static str),
     /// Reloads the configuration.
@@ -163,10 +165,15 @@ impl ConsoleCommand {
             ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
             ["PAUSE", _, ",", _] => Self::PauseUser { database: name(1), user: name(3) },
             ["RESUME", _, ",", _] => Self::ResumeUser { database: name(1), user: name(3) },
+            ["ENABLE" | "DISABLE"] => Self::Invalid("a database is required"),
+            ["KILL_CLIENT", ..] if upper.get(1).is_none_or(|id| id.parse::<u64>().is_err()) => {
+                Self::Invalid("invalid client pointer supplied")
+            }
             ["ENABLE", _] => Self::Enable(name(1), true),
             ["DISABLE", _] => Self::Enable(name(1), false),
             ["KILL"] | ["KILL", _] => Self::Kill(databases()),
-            ["KILL_CLIENT", id] => Self::KillClient(id.parse().map_err(|_| unknown())?),
+            // An id that is too large is the id of no client.
+            ["KILL_CLIENT", id] => Self::KillClient(id.parse().unwrap_or(0)),
             ["RECONNECT"] | ["RECONNECT", _] => Self::Reconnect(databases()),
             ["BAN", _] => Self::Ban(name(1), None),
             ["BAN", _, seconds] => {
@@ -189,7 +196,7 @@ impl ConsoleCommand {
     /// Returns the command tag for CommandComplete.
     pub(crate) fn tag(&self) -> Cow<'static, str> {
         let tag = match self {
-            Self::Empty => "",
+            Self::Empty | Self::Invalid(_) => "",
             Self::Show(_) | Self::Help => "SHOW",
             Self::ShowSetting(_) | Self::Value { is_select: false, .. } => "SHOW",
             Self::Value { is_select: true, .. } => "SELECT 1",
@@ -378,6 +385,8 @@ fn commands_are_parsed() {
         ("suspend;", ConsoleCommand::Suspend),
         ("Resume shop;", ConsoleCommand::Resume(one("shop"))),
         ("DISABLE shop", ConsoleCommand::Enable("shop".to_owned(), false)),
+        ("kill_client x", ConsoleCommand::Invalid("invalid client pointer supplied")),
+        ("enable", ConsoleCommand::Invalid("a database is required")),
         ("kill_client 42", ConsoleCommand::KillClient(42)),
         ("reload;", ConsoleCommand::Reload),
         (
@@ -424,7 +433,6 @@ fn commands_are_parsed() {
         "suspend shop",
         "show",
         "show me",
-        "kill_client x",
         "ban",
         "reset",
         "reset cluster",
@@ -434,7 +442,6 @@ fn commands_are_parsed() {
         "ban db1 soon",
         "pause \"a",
         "drop table x",
-        "enable",
         "set",
         "set a",
         "set a b",

@@ -275,6 +275,9 @@ impl ConsoleSession {
         out: &mut Vec<u8>,
     ) -> Result<(), ConsoleError> {
         let command = command(text)?;
+        if let ConsoleCommand::Invalid(why) = command {
+            return Err(ConsoleError::new(*b"22023", why));
+        }
         if !self.is_admin && !command.is_read_only() {
             return Err(ConsoleError::new(*b"42501", "admin access needed"));
         }

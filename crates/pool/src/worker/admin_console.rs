@@ -7,13 +7,14 @@ use std::{
 };
 
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
-use howdah_pool_config::SetError;
+use howdah_pool_config::{CONSOLE_DATABASES, SetError};
 use howdah_pool_core::Permits;
 use howdah_wire::startup::CancelKey;
 
 use super::{
     capture::CaptureError,
     control::{AdminError, BanError, NoSuchDatabase, PoolerHandle, UserResume},
+    tls::describe_tls,
     reload::{ReloadReport, SetFailure, error_chain},
 };
 use crate::{
@@ -78,7 +79,7 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
         addresses: SocketAddresses {
             peer: stream.peer_address(),
             local: stream.local_address(),
-            tls: stream.protection(),
+            tls: stream.protection().map(describe_tls),
         },
     };
     let _listed = ListedClient { id: control.shared.console.add(view), control: control.clone() };
@@ -207,7 +208,10 @@ fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError>
 
 impl From<NoSuchDatabase> for ConsoleError {
     fn from(NoSuchDatabase(name): NoSuchDatabase) -> Self {
-        Self::new(*b"3D000", format!("no such database: {name}"))
+        match CONSOLE_DATABASES.contains(&name.as_str()) {
+            true => Self::new(*b"42809", format!("the console has no servers: {name}")),
+            false => Self::new(*b"3D000", format!("no such database: {name}")),
+        }
     }
 }
 
@@ -277,7 +281,7 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Suspend => control.suspend()?,
             ConsoleCommand::Resume(databases) => {
                 if !control.resume(databases)? {
-                    return Err(ConsoleError::new(*b"55000", "nothing is paused"));
+                    return Err(ConsoleError::new(*b"55000", "pooler is not paused/suspended"));
                 }
             }
             ConsoleCommand::ResumeUser { database, user } => {
@@ -298,7 +302,7 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Kill(databases) => control.kill(databases)?,
             ConsoleCommand::KillClient(id) => {
                 if !control.kill_client(*id) {
-                    return Err(ConsoleError::new(*b"42704", format!("no such client: {id}")));
+                    return Err(ConsoleError::new(*b"42704", "client not found"));
                 }
             }
             ConsoleCommand::Reconnect(databases) => control.reconnect(databases)?,
@@ -325,6 +329,7 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Shutdown(how) => control.shut_down(*how),
             ConsoleCommand::Empty
             | ConsoleCommand::Show(_)
+            | ConsoleCommand::Invalid(_)
             | ConsoleCommand::ShowSetting(_)
             | ConsoleCommand::Value { .. }
             | ConsoleCommand::Transaction(_)

@@ -168,7 +168,7 @@ impl WorkerSockets {
         Some(SocketAddresses {
             peer: stream.peer_address(),
             local: stream.local_address(),
-            tls: stream.protection(),
+            tls: stream.protection().map(super::tls::describe_tls),
         })
     }
 

@@ -24,7 +24,8 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
         let default = key.show(&default);
         vec![key.name.into(), value(config, key.name).into(), default.into(), changeable.into()]
     };
-    KEYS.iter().map(row).collect()
+    // A key of Windows, which PgBouncer does not show elsewhere.
+    KEYS.iter().filter(|key| key.name != "service_name").map(row).collect()
 }
 
 /// The key of the log level.

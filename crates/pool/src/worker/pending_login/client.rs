@@ -247,7 +247,7 @@ fn finish_login(
             Err(why) => refuse(stream, why),
         };
     }
-    if let Some(text) = &shared.directory.config().login_notice {
+    if let Some(text) = &shared.directory.config().auth.login_notice {
         let text = text.replace('\0', " ");
         let fields = encode::essentials(Severity::Notice, b"00000", text.as_bytes());
         encode::notice_response(&mut output, fields).expect("the text has no zero byte");
