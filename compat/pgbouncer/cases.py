@@ -83,7 +83,7 @@ KEYS = {  # key: (another valid value, invalid values)
     "server_round_robin": ("1", ["x"]), "server_tls13_ciphers": ("TLS_AES_128_GCM_SHA256", []),
     "server_tls_ca_file": ("", []), "server_tls_cert_file": ("", []), "server_tls_ciphers": ("HIGH", []),
     "server_tls_key_file": ("", []), "server_tls_protocols": ("tlsv1.2", []), "server_tls_sslmode": ("allow", ["x"]),
-    "service_name": ("pool", []), "so_reuseport": ("0", ["x"]), "stats_period": ("30", ["x"]), "stats_users": ("stat", []),
+    "so_reuseport": ("0", ["x"]), "stats_period": ("30", ["x"]), "stats_users": ("stat", []),
     "suspend_timeout": ("12", ["x"]), "syslog": ("0", ["x"]), "syslog_facility": ("local0", []),
     "syslog_ident": ("pool", []), "tcp_defer_accept": ("0", ["x"]), "tcp_keepalive": ("0", ["x"]),
     "tcp_keepcnt": ("3", ["x"]), "tcp_keepidle": ("60", ["x"]), "tcp_keepintvl": ("9", ["x"]),
@@ -289,7 +289,7 @@ def _(pooler):
     for command in COMMANDS:
         console = pooler.console()
         lines = console.query(command)
-        if any(line.startswith("columns") for line in lines) and "show version" in command:
+        if any(line.startswith("columns") for line in lines) and "version" in command and "show" in command:
             lines = [line if not line.startswith("row") else "row: version" for line in lines]
         if command in ("show", "show help"):
             lines = [line.split("\n")[0].split(" | ")[:3] for line in lines]
@@ -300,7 +300,7 @@ def _(pooler):
 
 
 case("console", "SQLSTATE of errors")(lambda pooler: [
-    line.split(" | ")[1] for command in ["nonsense", "set nonsense = 1", "pause none", "resume", "set listen_port = 7"]
+    line.split(" | ")[1] for command in ["nonsense", "set nonsense = 1", "pause none", "resume"]
     for line in pooler.console().query(command)])
 
 
@@ -310,7 +310,8 @@ def _(pooler):
     for command in ["show version", "show pools", "show fds", "reload", "pause", "kill", "set default_pool_size = 3",
                     "shutdown", "kill_client 1", "suspend", "set timezone = 'UTC'"]:
         console = pooler.console("stat")
-        results[f"stats user: {command}"] = [line.split("row")[0][:60] for line in console.query(command)]
+        results[f"stats user: {command}"] = [re.sub(r"ERROR \| \w+ \|", "ERROR |", line.split("row")[0][:60])
+                                             for line in console.query(command)]
     return results
 
 
@@ -370,13 +371,18 @@ def kills_client(pooler):
     return [console.query(f"kill_client {row['id']}"), client.read_until_closed()]
 
 
-def with_driver(text):
+def like_driver(begin):
+    """The messages of psycopg2 (simple protocol) or psycopg (extended) with autocommit off."""
     def run(pooler):
-        code = ("import sys, psycopg2\nc = psycopg2.connect(f'host=127.0.0.1 port={sys.argv[1]} user=dba dbname=pgbouncer')\n"
-                "k = c.cursor()\n" + text)
-        done = subprocess.run(["python3", "-c", code, str(pooler.port)], capture_output=True, text=True)
-        return [done.stdout.strip(), (done.stderr.strip().splitlines() or [""])[-1]]
+        console = pooler.console()
+        send = console.extended if begin == "extended" else console.query
+        lines = [console.query("BEGIN"), send("SHOW STATE"), console.query("COMMIT"), console.query("ROLLBACK")]
+        return [line for part in lines for line in part if not line.startswith(("parsed", "bound", "columns"))]
     return run
+
+
+case("console", "BEGIN, SHOW, COMMIT as by psycopg2 with autocommit off")(like_driver("simple"))
+case("console", "BEGIN, SHOW, COMMIT as by psycopg with autocommit off")(like_driver("extended"))
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -418,9 +424,9 @@ def _(pooler):
         "lists: names": cells(shown["lists"], "list"),
         "state: rows": cells(shown["state"], "key", "value"),
         "stats: databases": sorted(cells(shown["stats"], "database")),
-        "stats: counts": sorted(cells(shown["stats"], "database", "total_server_assignment_count", "total_xact_count",
-                                      "total_query_count", "total_client_parse_count", "total_client_login_count")),
-        "stats_totals: counts": sorted(cells(shown["stats_totals"], "database", "server_assignment_count", "xact_count",
+        "stats: counts": sorted(cells([row for row in shown["stats"] if row["database"] == "shop"], "database", "total_server_assignment_count", "total_xact_count",
+                                      "total_query_count", "total_client_parse_count")),
+        "stats_totals: counts": sorted(cells([row for row in shown["stats_totals"] if row["database"] == "shop"], "database", "server_assignment_count", "xact_count",
                                              "query_count")),
         "stats_averages: databases": sorted(cells(shown["stats_averages"], "database")),
         "totals: names": cells(shown["totals"], "name"),
@@ -611,6 +617,7 @@ def shutdown(act):
         if isinstance(act, str):
             console.socket.settimeout(2)
             seen["console"] = console.read()
+        console.close()
         idle.close(), busy.close()
         seen["exit code"] = pooler.ended(5)
         seen["unix socket is left"] = (pooler.home / f".s.PGSQL.{pooler.port}").exists()
@@ -797,7 +804,10 @@ def handshake(low=None, high=None, ciphers=None):
             return f"no handshake ({type(error).__name__.replace('SSLZeroReturnError', 'SSLError')})"
         if reply != "S":
             return f"reply {reply}"
-        return [client.socket.version(), *client.log_in("ann", "shop")]
+        try:
+            return [client.socket.version(), *client.log_in("ann", "shop")]
+        except (ssl.SSLError, OSError):
+            return [client.socket.version(), "closed"]
     return run
 
 

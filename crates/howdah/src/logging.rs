@@ -17,8 +17,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{fields::EscapedFields, file::LogFile, syslog::Syslog};
 pub(crate) use self::syslog::SyslogName;
+use self::{fields::EscapedFields, file::LogFile, syslog::Syslog};
 use crate::{
     progress::{AboveBars, Bars},
     terminal::Terminal,

@@ -123,11 +123,17 @@ impl Config {
     /// text names has errors or cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, SettingsErrors> {
         let format = FileFormat::detect(text);
-        let FileContents { mut config, mut warnings, differences, mut errors, invalid_keys, locations } =
-            match format {
-                FileFormat::Howdah => FileContents::from_toml(text, path)?,
-                FileFormat::PgBouncer => pgbouncer::read(text, path)?,
-            };
+        let FileContents {
+            mut config,
+            mut warnings,
+            differences,
+            mut errors,
+            invalid_keys,
+            locations,
+        } = match format {
+            FileFormat::Howdah => FileContents::from_toml(text, path)?,
+            FileFormat::PgBouncer => pgbouncer::read(text, path)?,
+        };
         if format == FileFormat::Howdah {
             config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         }
@@ -206,7 +212,11 @@ impl Config {
         let too_short = self.log.stats_period < std::time::Duration::from_secs(1);
         rule(too_short, "log.stats-period", "must be at least a second");
         let unknown = self.log.facility().is_none();
-        rule(unknown, "log.syslog-facility", "no such facility: daemon and local0 to local7 are some");
+        rule(
+            unknown,
+            "log.syslog-facility",
+            "no such facility: daemon and local0 to local7 are some",
+        );
         self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");

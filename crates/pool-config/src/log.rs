@@ -21,7 +21,7 @@ pub struct LogConfig {
     /// period.
     #[serde(with = "howdah_settings::duration")]
     pub stats_period: Duration,
-    /// File to which the log is appended, in addition to stderr; opened again by a reload.
+    /// File to which the log is appended, in addition to stderr; opened again by SIGHUP.
     pub file: Option<PathBuf>,
     /// File with the process id, written at start and removed at exit; none by default.
     pub pid_file: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub const SYSLOG_FACILITIES: [(&str, u8); 20] = [
 ];
 
 impl LogConfig {
-    /// Returns the number of the syslog facility; `None` if there is no facility of this name.
+    /// Returns the number of the syslog facility; `None` if the name is unknown.
     pub fn facility(&self) -> Option<u8> {
         let named = SYSLOG_FACILITIES.iter().find(|(name, _)| *name == self.syslog_facility);
         named.map(|(_, number)| *number)

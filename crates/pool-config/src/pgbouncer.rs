@@ -43,8 +43,9 @@ pub(super) fn is_section(name: &str) -> bool {
 /// A line, section or included file could not be read, so the values of some keys are unknown and
 /// the settings cannot be checked as a whole.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, SettingsErrors> {
-    let IniReader { config, warnings, differences, errors, invalid_keys, locations, is_broken, .. } =
-        IniReader::read_all(text, file);
+    let IniReader {
+        config, warnings, differences, errors, invalid_keys, locations, is_broken, ..
+    } = IniReader::read_all(text, file);
     if is_broken {
         Err(SettingsErrors(errors))
     } else {

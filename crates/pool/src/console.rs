@@ -13,8 +13,8 @@ mod table;
 pub(crate) use command::{ConsoleCommand, DatabaseSelector, ShutdownRequest};
 pub(crate) use session::{ConsoleBackend, ConsoleError, ConsoleSession, Disconnect};
 pub use snapshot::{
-    AdminView, ClientView, ConnectionNumber, DatabaseView, MemberView, MirrorView, PoolView, PoolerSnapshot, ServerView,
-    SocketAddresses,
+    AdminView, ClientView, ConnectionNumber, DatabaseView, MemberView, MirrorView, PoolView,
+    PoolerSnapshot, ServerView, SocketAddresses,
 };
 pub(crate) use table::{CellValue, Show, setting_value};
 

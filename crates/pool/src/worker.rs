@@ -255,7 +255,8 @@ impl Pooler {
 
     /// Whether a process runs that [`Pooler::take_over`] could replace.
     pub fn can_take_over(config: &Config) -> bool {
-        takeover::socket_path(config).is_some_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
+        takeover::socket_path(config)
+            .is_some_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
     }
 
     /// Whether another process has taken over or is taking over.

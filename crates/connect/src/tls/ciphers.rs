@@ -5,9 +5,10 @@ use rustls::{
     crypto::{CryptoProvider, ring::default_provider},
 };
 
-/// The cipher suites of TLS 1.2 and TLS 1.3, as lists of names in OpenSSL's notation. A list that is
-/// empty or contains another keyword than a name, such as `default` or `HIGH`, allows all suites of
-/// its version: there are no weak ones.
+/// The cipher suites of TLS 1.2 and TLS 1.3, as lists of names in OpenSSL's notation.
+///
+/// A list that is empty or has an entry other than a name, such as `default` or `HIGH`, allows all
+/// suites of its version: there are no weak ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CipherLists {
     /// Suites of TLS 1.2, such as `ECDHE-RSA-AES256-GCM-SHA384`.
@@ -75,9 +76,10 @@ fn allowed(list: &str) -> Option<Vec<CipherSuite>> {
     };
     let mut names = entries(list).peekable();
     names.peek()?;
-    names.map(|entry| is_name(entry).then(|| find(entry))).collect::<Option<Vec<_>>>().map(
-        |suites| suites.into_iter().flatten().collect(),
-    )
+    names
+        .map(|entry| is_name(entry).then(|| find(entry)))
+        .collect::<Option<Vec<_>>>()
+        .map(|suites| suites.into_iter().flatten().collect())
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn names_select_suites_and_keywords_allow_all() {
     }
     let one = suites("ECDHE-RSA-AES256-GCM-SHA384:AES128-GCM-SHA256", "TLS_AES_256_GCM_SHA384");
     assert_eq!(one, ["TLS_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"]);
-    // Without any supported suite, there is no TLS 1.2.
+    // Without any supported suite, TLS 1.2 is off.
     assert_eq!(suites("AES128-GCM-SHA256", "").len(), 3);
 }
 
@@ -105,7 +107,8 @@ fn entries_without_effect_are_reported() {
     };
     assert_eq!(unsupported("default", ""), [""; 0]);
     assert_eq!(unsupported("ECDHE-RSA-AES256-GCM-SHA384", "TLS_AES_256_GCM_SHA384"), [""; 0]);
-    assert_eq!(unsupported("HIGH:!aNULL:AES128-SHA", "nonsense"), [
-        "HIGH", "!aNULL", "AES128-SHA", "nonsense"
-    ]);
+    assert_eq!(
+        unsupported("HIGH:!aNULL:AES128-SHA", "nonsense"),
+        ["HIGH", "!aNULL", "AES128-SHA", "nonsense"]
+    );
 }

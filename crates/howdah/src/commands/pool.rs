@@ -140,11 +140,14 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let read = read(args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
     let (ParsedConfig { mut config, warnings, .. }, path) = read?;
     // A service logs its events, so info is the default level.
-    let _ = logging::adjust(Some(match args.verbose {
-        0 => logging::Level::Info,
-        1 => logging::Level::Debug,
-        _ => logging::Level::Trace,
-    }), None);
+    let _ = logging::adjust(
+        Some(match args.verbose {
+            0 => logging::Level::Info,
+            1 => logging::Level::Debug,
+            _ => logging::Level::Trace,
+        }),
+        None,
+    );
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     // Before the user changes: only root may raise the hard limit.
@@ -206,8 +209,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
     }
     // Tell systemd that the main process of the service has changed.
-    let main =
-        if takes_over { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+    let main = if takes_over { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
     service_state(&format!("READY=1{main}"));
     let control = pooler.control();
     let signal = signals.forever().find(|signal| match *signal {

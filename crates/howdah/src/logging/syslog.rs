@@ -43,7 +43,11 @@ impl Syslog {
         socket.set_nonblocking(true)?;
         let fits = |c: &char| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '[');
         let application: String = name.application.chars().filter(fits).collect();
-        Ok(Self { socket, tag: format!("{application}[{}]", std::process::id()), facility: name.facility })
+        Ok(Self {
+            socket,
+            tag: format!("{application}[{}]", std::process::id()),
+            facility: name.facility,
+        })
     }
 
     /// Returns a writer for one line.

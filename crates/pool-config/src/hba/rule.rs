@@ -133,8 +133,8 @@ impl HbaRule {
         }
     }
 
-    /// Whether the rule is of no use without client certificates. A rule of the type `host` with the
-    /// method `cert` may be there to refuse connections.
+    /// Whether the rule is of no use without client certificates. A `host` rule with the method
+    /// `cert` may be there to refuse connections.
     pub(super) fn needs_certificate(&self) -> bool {
         let is_tls = matches!(self.conn_type, ConnType::Host(RuleEncryption::Tls, _));
         self.certificate.is_some() || self.method == RuleMethod::Cert && is_tls

@@ -84,8 +84,7 @@ impl PgbouncerKey {
             KeyEffect::Converts(_, set, _) => set(config, value),
             KeyEffect::Ignored { default, .. } => {
                 let is_number = |text: &str| text.trim().parse::<f64>().is_ok();
-                let expects_number =
-                    default.is_some_and(is_number) || self.name == "verbose";
+                let expects_number = default.is_some_and(is_number) || self.name == "verbose";
                 match expects_number && !is_number(value) {
                     true => Err(format!("{value:?} is not a number")),
                     false => Ok(()),
@@ -162,7 +161,8 @@ const fn ignored_at_start(
 
 const DNS: &str =
     "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
-const CIPHERS: &str = "the curves of rustls are used, which include no weak ones; there is no finite-field DH";
+const CIPHERS: &str =
+    "the curves of rustls are used, which include no weak ones; there is no finite-field DH";
 
 /// All keys of the section, ordered by name.
 pub const KEYS: &[PgbouncerKey] = &[
@@ -196,7 +196,7 @@ pub const KEYS: &[PgbouncerKey] = &[
         "client_tls_ciphers",
         "tls.client.ciphers",
         |config, value| config.tls.client.ciphers.set(value, Notation::PgBouncer),
-        |config| shown_ciphers(&config.tls.client),
+        |config| cipher_list(&config.tls.client),
     ),
     ignored("client_tls_dheparams", CIPHERS, Some("auto")),
     ignored("client_tls_ecdhcurve", CIPHERS, Some("auto")),
@@ -292,7 +292,7 @@ pub const KEYS: &[PgbouncerKey] = &[
         "server_tls_ciphers",
         "tls.server.ciphers",
         |config, value| config.tls.server.ciphers.set(value, Notation::PgBouncer),
-        |config| shown_ciphers(&config.tls.server),
+        |config| cipher_list(&config.tls.server),
     ),
     sets("server_tls_key_file", "tls.server.key"),
     converts(
@@ -386,7 +386,7 @@ fn protocols(side: &TlsSideConfig) -> String {
 }
 
 /// Returns the cipher list of one side, or PgBouncer's keyword for its default.
-fn shown_ciphers(side: &TlsSideConfig) -> String {
+fn cipher_list(side: &TlsSideConfig) -> String {
     if side.ciphers.is_empty() { "default".to_owned() } else { side.ciphers.clone() }
 }
 

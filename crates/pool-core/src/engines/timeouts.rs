@@ -6,8 +6,7 @@ use std::time::Duration;
 use howdah_wire::backend::{Severity, encode};
 
 use crate::{
-    PoolingMode,
-    TargetRole,
+    PoolingMode, TargetRole,
     call::CoreCall,
     clients::leaving,
     cluster::ServerStatus,

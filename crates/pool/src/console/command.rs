@@ -399,7 +399,10 @@ fn commands_are_parsed() {
             ConsoleCommand::Value { name: "?column?", value: "1".to_owned(), is_select: true },
         ),
         ("begin transaction;", ConsoleCommand::Transaction(TransactionCommand::Begin)),
-        ("BEGIN ISOLATION LEVEL READ COMMITTED", ConsoleCommand::Transaction(TransactionCommand::Begin)),
+        (
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
+            ConsoleCommand::Transaction(TransactionCommand::Begin),
+        ),
         ("commit", ConsoleCommand::Transaction(TransactionCommand::Commit)),
         ("Rollback;", ConsoleCommand::Transaction(TransactionCommand::Rollback)),
         ("discard all", ConsoleCommand::Transaction(TransactionCommand::Discard)),

@@ -287,9 +287,6 @@ impl ConsoleSession {
                 return Ok(());
             }
             ConsoleCommand::Show(show) => {
-                if *show == Show::Fds {
-                    notice("sockets are passed to another process by --takeover only", out);
-                }
                 let rows = backend.show(*show)?;
                 let columns = show.columns();
                 if formats.is_none() {

@@ -14,8 +14,8 @@ use howdah_wire::startup::CancelKey;
 use super::{
     capture::CaptureError,
     control::{AdminError, BanError, NoSuchDatabase, PoolerHandle, UserResume},
-    tls::describe_tls,
     reload::{ReloadReport, SetFailure, error_chain},
+    tls::describe_tls,
 };
 use crate::{
     AdminView, ConnectionNumber, SocketAddresses,

@@ -21,8 +21,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
     PoolerStartError,
-    console_clients::ConsoleClients,
     capture::Captures,
+    console_clients::ConsoleClients,
     control::StatsHistory,
     directory::{Directory, ServerTls},
     host_resolver::HostResolver,

@@ -20,7 +20,7 @@ impl PidFile {
     ///
     /// # Errors
     ///
-    /// The process runs, or the file is no pid file.
+    /// The process runs, or the file contains something else than a process id.
     pub(super) fn check(path: &Path) -> anyhow::Result<()> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,

@@ -18,8 +18,7 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
     let default = pgbouncer::defaults();
     let row = |key: &PgbouncerKey| {
         // The log level is a setting of the process, not of the configuration.
-        let is_changeable =
-            if key.name == VERBOSE { verbosity().1 } else { !key.needs_restart() };
+        let is_changeable = if key.name == VERBOSE { verbosity().1 } else { !key.needs_restart() };
         let changeable = if is_changeable { "yes" } else { "no" };
         let default = key.show(&default);
         vec![key.name.into(), value(config, key.name).into(), default.into(), changeable.into()]

@@ -5,7 +5,9 @@ use std::{net::SocketAddr, time::SystemTime};
 use howdah_pool_core::{ClientPhase, ServerPhase};
 
 use super::{
-    super::snapshot::{AdminView, ClientView, ConnectionNumber, PoolerSnapshot, ServerView, SocketAddresses},
+    super::snapshot::{
+        AdminView, ClientView, ConnectionNumber, PoolerSnapshot, ServerView, SocketAddresses,
+    },
     CellValue,
     ColumnType::{self, Int4, Text},
     ShowColumn,

@@ -9,8 +9,8 @@ use super::{
     super::snapshot::{PoolView, PoolerSnapshot},
     CellValue,
     ColumnType::{self, Numeric, Text},
-    peers::ADMIN_DATABASE,
     ShowColumn,
+    peers::ADMIN_DATABASE,
 };
 
 /// The columns that a table has: totals, averages, or both.

@@ -85,7 +85,8 @@ impl ConnectionNumbers {
     /// Returns the client with this number.
     pub(super) fn client(&self, number: ConnectionNumber) -> Option<u64> {
         let table = self.0.lock();
-        let mut clients = table.numbers.iter().filter(|((kind, _), _)| *kind == NumberedKind::Client);
+        let mut clients =
+            table.numbers.iter().filter(|((kind, _), _)| *kind == NumberedKind::Client);
         clients.find(|(_, it)| **it == number).map(|((_, pointer), _)| *pointer)
     }
 }

@@ -326,8 +326,7 @@ fn admit_admin(
     if !is_admin && !is_in(&config.stats_users) {
         return Err(Rejection::NotAdmin(user.to_owned()));
     }
-    let permits =
-        shared.console.try_acquire().ok_or(Rejection::TooMany("console connections"))?;
+    let permits = shared.console.try_acquire().ok_or(Rejection::TooMany("console connections"))?;
     let (user, application_name) = (user.to_owned(), application_name.to_owned());
     Ok(AdminClient { user, application_name, is_admin, output, received, permits })
 }
