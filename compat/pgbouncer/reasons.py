@@ -38,7 +38,6 @@ on_purpose("keys", "the value is octal, as it is written", "unix_socket_mode: de
 on_purpose("keys", "a key without effect has its default", "auth_ldap_options: another value", "job_name: another value",
            "pkt_buf: another value", "sbuf_loopcnt: another value", "dns_nxdomain_ttl: another value")
 on_purpose("keys", "TLS 1.0 and 1.1 are not supported, so `all` is `secure`", "client_tls_protocols: another value")
-on_purpose("keys", "the value is shown as the list of versions", "server_tls_protocols: another value")
 on_purpose("keys", "a file that is missing is an error at start: nobody could log in", "auth_file that is missing")
 on_purpose("keys", "a failed check replaces the connection", "server_check_query fails")
 on_purpose("keys", "the text names the message and the limit", "max_packet_size: too long a query")
@@ -141,7 +140,7 @@ on_purpose("tls", "TLS 1.0 and 1.1 are not supported: an error at start, instead
            "client_tls_protocols = tlsv1.0, client with TLS 1.2", "client_tls_protocols = tlsv1.0, client with TLS 1.3",
            "client_tls_protocols = tlsv1.1, client with TLS 1.2", "client_tls_protocols = tlsv1.1, client with TLS 1.3")
 on_purpose("tls", "weak suites do not exist here, so a list with keywords allows all; a warning names what has no effect",
-           "client_tls_ciphers = all", "client_tls_ciphers = nonsense", "client_tls13_ciphers = nonsense",
+           "client_tls_ciphers = all", "client_tls_ciphers = AES128-SHA", "client_tls_ciphers = nonsense", "client_tls13_ciphers = nonsense",
            "client_tls_ecdhcurve = nonsense", "client_tls_dheparams = nonsense")
 
 # ---- command line ----

@@ -138,8 +138,9 @@ fn included_file_is_read_in_place() {
     fs::create_dir(at("more")).unwrap();
     fs::write(at("p.ini"), "[databases]\na = host=1\n%include more/b.ini\nc = host=3\n").unwrap();
     fs::write(at("more/b.ini"), "b = host=2\n%include c.ini\n").unwrap();
-    fs::write(at("more/c.ini"), "[users]\nu =\n[pgbouncer]\nauth_file = users\n[databases]\n")
-        .unwrap();
+    let users = at("users").display().to_string();
+    let more = format!("[users]\nu =\n[pgbouncer]\nauth_file = {users}\n[databases]\n");
+    fs::write(at("more/c.ini"), more).unwrap();
     fs::write(at("users"), "\"u\" \"secret\"\n\"v\" \"\"\n").unwrap();
     let read = Config::read(&at("p.ini")).unwrap();
     assert_eq!(read.config.databases.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
