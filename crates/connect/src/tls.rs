@@ -3,6 +3,7 @@
 //!
 //! This module uses no sockets: the blocking client and the event loop share it.
 
+mod ciphers;
 mod config;
 mod error;
 mod files;
@@ -11,6 +12,7 @@ mod settings;
 mod verifier;
 mod x509;
 
+pub use ciphers::{CipherLists, cipher_name};
 pub use config::{
     check_authorities, check_certificates, check_private_key, client_config, client_verifier,
     server_identity, server_name,

@@ -61,6 +61,11 @@ impl CommandContext {
         self.stdout.output()
     }
 
+    /// Whether `--quiet` was given.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Prints one line to stderr, unless `--quiet`.
     pub(crate) fn report(&self, line: impl fmt::Display) {
         self.messages().report(line);

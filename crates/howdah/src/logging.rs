@@ -1,11 +1,12 @@
 //! Logging with `tracing` to stderr: text for people, JSON for collectors. A command's own settings
-//! may redirect it to syslog ([`adjust`]).
+//! may redirect it to syslog ([`adjust`]), or copy it to a file ([`copy_to_file`]).
 
 mod fields;
+mod file;
 mod json_lines;
 mod syslog;
 
-use std::{io, sync::OnceLock};
+use std::{io, path::Path, sync::OnceLock};
 
 use clap::ValueEnum;
 use tracing::{Metadata, level_filters::LevelFilter};
@@ -17,7 +18,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{fields::EscapedFields, json_lines::JsonLines, syslog::Syslog};
+pub(crate) use self::syslog::SyslogName;
+use self::{fields::EscapedFields, file::LogFile, json_lines::JsonLines, syslog::Syslog};
 use crate::{
     progress::{AboveBars, Bars},
     terminal::Terminal,
@@ -58,6 +60,9 @@ static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> =
 /// The connection to syslog, once a command has redirected the log to it.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
+/// The file to which the log is copied, and whether stderr gets it, too.
+static FILE: OnceLock<(LogFile, bool)> = OnceLock::new();
+
 /// Starts logging for the process. Call once. `given` is the level on the command line.
 pub(crate) fn start(
     (given, format): (Option<Level>, LogLineFormat),
@@ -89,19 +94,39 @@ pub(crate) fn start(
 /// # Errors
 ///
 /// Syslog is not available; the log stays on stderr.
-pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
+pub(crate) fn adjust(level: Option<Level>, syslog: Option<SyslogName<'_>>) -> io::Result<()> {
     if let (Some(level), Some((given, handle))) = (level, LEVEL.get())
         && given.is_none()
     {
         // Fails only if the log is gone.
         let _ = handle.reload(filter(level));
     }
-    if let Some(application) = syslog
+    if let Some(name) = syslog
         && SYSLOG.get().is_none()
     {
-        let _ = SYSLOG.set(Syslog::open(syslog::PATH.as_ref(), application)?);
+        let _ = SYSLOG.set(Syslog::open(syslog::PATH.as_ref(), name)?);
     }
     Ok(())
+}
+
+/// Appends each log line to a file, too; without `to_stderr`, only to the file.
+///
+/// # Errors
+///
+/// The file cannot be opened.
+pub(crate) fn copy_to_file(path: &Path, to_stderr: bool) -> io::Result<()> {
+    let file = LogFile::open(path)?;
+    let _ = FILE.set((file, to_stderr));
+    Ok(())
+}
+
+/// Opens the log file again, if there is one, because it may have been renamed.
+///
+/// # Errors
+///
+/// The file cannot be opened; the log still goes to the old one.
+pub(crate) fn reopen_file() -> io::Result<()> {
+    FILE.get().map_or(Ok(()), |(file, _)| file.reopen())
 }
 
 /// Sets the log level, even if `--log-level` was given.
@@ -124,8 +149,13 @@ pub(crate) fn silence_on_terminal(terminal: Terminal) {
 /// The destination of the log: stderr, or syslog once a command has redirected the log to it.
 struct LogWriters(Bars);
 
-/// Destination of one log line.
-enum LogLineWriter<'a> {
+/// Destinations of one log line: the file, if any, and one of the two others.
+struct LogLineWriter<'a> {
+    file: Option<&'a LogFile>,
+    line: Option<LineOutput<'a>>,
+}
+
+enum LineOutput<'a> {
     Syslog(syslog::SyslogLine<'a>),
     Stderr(AboveBars<'a>),
 }
@@ -134,12 +164,20 @@ impl<'a> MakeWriter<'a> for LogWriters {
     type Writer = LogLineWriter<'a>;
 
     fn make_writer(&'a self) -> LogLineWriter<'a> {
-        LogLineWriter::Stderr(self.0.make_writer())
+        let file = FILE.get();
+        let stderr = file.is_none_or(|(_, to_stderr)| *to_stderr);
+        LogLineWriter {
+            file: file.map(|(file, _)| file),
+            line: stderr.then(|| LineOutput::Stderr(self.0.make_writer())),
+        }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LogLineWriter<'a> {
         match SYSLOG.get() {
-            Some(syslog) => LogLineWriter::Syslog(syslog.line(*metadata.level())),
+            Some(syslog) => LogLineWriter {
+                file: FILE.get().map(|(file, _)| file),
+                line: Some(LineOutput::Syslog(syslog.line(*metadata.level()))),
+            },
             None => self.make_writer(),
         }
     }
@@ -147,16 +185,22 @@ impl<'a> MakeWriter<'a> for LogWriters {
 
 impl io::Write for LogLineWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Syslog(line) => line.write(bytes),
-            Self::Stderr(line) => line.write(bytes),
+        if let Some(file) = self.file {
+            // A full disk must not keep the line from the other destination.
+            let _ = file.write_line(bytes);
+        }
+        match &mut self.line {
+            Some(LineOutput::Syslog(line)) => line.write(bytes),
+            Some(LineOutput::Stderr(line)) => line.write(bytes),
+            None => Ok(bytes.len()),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Syslog(line) => line.flush(),
-            Self::Stderr(line) => line.flush(),
+        match &mut self.line {
+            Some(LineOutput::Syslog(line)) => line.flush(),
+            Some(LineOutput::Stderr(line)) => line.flush(),
+            None => Ok(()),
         }
     }
 }

@@ -228,12 +228,11 @@ impl Stream {
         }
     }
 
-    /// Returns the TLS version and the cipher suite, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`;
-    /// `None` without TLS.
-    pub fn protection(&self) -> Option<String> {
+    /// Returns the TLS version and the cipher suite; `None` without TLS.
+    pub fn protection(&self) -> Option<(rustls::ProtocolVersion, rustls::CipherSuite)> {
         let Phase::Tls(connection) = &self.phase else { return None };
         let suite = connection.negotiated_cipher_suite()?.suite();
-        Some(format!("{:?}/{suite:?}", connection.protocol_version()?))
+        Some((connection.protocol_version()?, suite))
     }
 
     /// Continues with the connect, the request for TLS and the handshake; returns true once the

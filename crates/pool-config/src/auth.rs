@@ -36,6 +36,8 @@ pub struct AuthConfig {
     pub query: String,
     /// SCRAM iterations for keys derived from plain passwords.
     pub scram_iterations: NonZeroU32,
+    /// Text of a notice that each client gets when it has logged in; none by default.
+    pub login_notice: Option<String>,
     /// Whether users whose secret is not known are checked at the server, and over which
     /// connections.
     pub pass_through: PassThrough,
@@ -57,6 +59,7 @@ impl Default for AuthConfig {
             dbname: None,
             query: DEFAULT_AUTH_QUERY.to_owned(),
             scram_iterations: NonZeroU32::new(4096).expect("4096 is not zero"),
+            login_notice: None,
             pass_through: PassThrough::Off,
             pass_through_recheck: Duration::from_secs(60),
         }

@@ -28,6 +28,8 @@ pub struct ParsedConfig {
     pub format: FileFormat,
     /// Warnings, such as those about settings that are recognized but have no effect.
     pub warnings: Vec<Diagnostic>,
+    /// Keys of a `pgbouncer.ini` that have an effect which differs from PgBouncer's.
+    pub differences: Vec<Diagnostic>,
     locations: KeyLocations,
 }
 
@@ -101,7 +103,8 @@ impl Config {
     /// Reads a configuration file of either format, its included files and its user list. All
     /// errors are reported at once, except those that may be consequences of another error.
     ///
-    /// Relative file names are resolved against the folder of the file that contains them.
+    /// Relative file names in a `howdah.toml` are resolved against the folder of the file that
+    /// contains them; those in a `pgbouncer.ini` against the working directory, as by PgBouncer.
     ///
     /// # Errors
     ///
@@ -120,12 +123,20 @@ impl Config {
     /// text names has errors or cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, SettingsErrors> {
         let format = FileFormat::detect(text);
-        let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
-            match format {
-                FileFormat::Howdah => FileContents::from_toml(text, path)?,
-                FileFormat::PgBouncer => pgbouncer::read(text, path)?,
-            };
-        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        let FileContents {
+            mut config,
+            mut warnings,
+            differences,
+            mut errors,
+            invalid_keys,
+            locations,
+        } = match format {
+            FileFormat::Howdah => FileContents::from_toml(text, path)?,
+            FileFormat::PgBouncer => pgbouncer::read(text, path)?,
+        };
+        if format == FileFormat::Howdah {
+            config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        }
         if let Err(error) = config.load_user_list() {
             errors.push(match error {
                 LoadUsersError::Unreadable(text) => locations.diagnostic("auth.file", text),
@@ -141,7 +152,7 @@ impl Config {
             .filter(|(key, _)| !invalid_keys.iter().any(|invalid| may_be_caused_by(key, invalid)));
         errors.extend(violations.map(|(key, text)| locations.diagnostic(&key, text)));
         if errors.is_empty() {
-            Ok(ParsedConfig { config, format, warnings, locations })
+            Ok(ParsedConfig { config, format, warnings, differences, locations })
         } else {
             Err(SettingsErrors(errors))
         }
@@ -200,6 +211,12 @@ impl Config {
         rule(listen.unix_mode > 0o777, "listen.unix-mode", "must be from 0 to 0o777");
         let too_short = self.log.stats_period < std::time::Duration::from_secs(1);
         rule(too_short, "log.stats-period", "must be at least a second");
+        let unknown = self.log.facility().is_none();
+        rule(
+            unknown,
+            "log.syslog-facility",
+            "no such facility: daemon and local0 to local7 are some",
+        );
         self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");
@@ -312,6 +329,7 @@ pub(super) enum LoadUsersError {
 pub(super) struct FileContents {
     pub(super) config: Config,
     pub(super) warnings: Vec<Diagnostic>,
+    pub(super) differences: Vec<Diagnostic>,
     pub(super) errors: Vec<Diagnostic>,
     /// Keys below `[pool]` that could not be read.
     pub(super) invalid_keys: Vec<String>,
@@ -324,7 +342,14 @@ impl FileContents {
         let SettingsSection { settings, errors, locations } =
             text.section("pool", Some("`howdah pool --example` has all of them"))?;
         let invalid_keys = errors.iter().map(|error| error.key.clone()).collect();
-        Ok(Self { config: settings, warnings: Vec::new(), errors, invalid_keys, locations })
+        Ok(Self {
+            config: settings,
+            warnings: Vec::new(),
+            differences: Vec::new(),
+            errors,
+            invalid_keys,
+            locations,
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Warnings about settings that are valid but have no effect.
 
+use howdah_connect::tls::CipherLists;
+
 use super::{AuthMethod, Config};
 
 /// Returns the keys of `[pool]` that have no effect in this configuration, each with the reason.
-pub(super) fn ignored_settings(config: &Config) -> Vec<(String, &'static str)> {
+pub(super) fn ignored_settings(config: &Config) -> Vec<(String, String)> {
     let auth = &config.auth;
     let rows = [
         (
@@ -18,17 +20,32 @@ pub(super) fn ignored_settings(config: &Config) -> Vec<(String, &'static str)> {
         ),
     ];
     let ignored = rows.into_iter().filter(|(is_ignored, _, _)| *is_ignored);
-    let ignored = ignored.map(|(_, key, why)| (key.to_owned(), why));
+    let ignored = ignored.map(|(_, key, why)| (key.to_owned(), why.to_owned()));
+    let sides = [("client", &config.tls.client), ("server", &config.tls.server)];
+    let ciphers = sides.into_iter().filter_map(|(name, side)| {
+        let lists = side.cipher_lists();
+        let unsupported = lists.unsupported().collect::<Vec<_>>().join(", ");
+        let tls12 = CipherLists { tls13: String::new(), ..lists.clone() };
+        let key = match tls12.unsupported().next() {
+            Some(_) => "ciphers",
+            None => "tls13-ciphers",
+        };
+        let text = format!(
+            "no effect of {unsupported}: only names of suites that rustls has select suites; a list \
+             with a keyword allows all of them, and none is weak"
+        );
+        (!unsupported.is_empty()).then(|| (format!("tls.{name}.{key}"), text))
+    });
     // With `trust`, users without a secret cannot log in, so their settings have no effect.
     let is_trusting = auth.method == AuthMethod::Trust && !config.uses_auth_query();
     let unknown = config.users.iter().filter(|(_, user)| is_trusting && user.secret.is_none());
     let unknown = unknown.map(|(name, _)| {
         (
             format!("users.{name}"),
-            "cannot log in with auth.type trust: it has no secret; set an empty one",
+            "cannot log in with auth.type trust: it has no secret; set an empty one".to_owned(),
         )
     });
-    ignored.chain(unknown).collect()
+    ignored.chain(ciphers).chain(unknown).collect()
 }
 
 #[test]

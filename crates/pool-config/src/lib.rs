@@ -62,7 +62,7 @@ pub use self::{
     database::{DatabaseConfig, LoadBalanceHosts},
     diff::ConfigChange,
     file::{ConfigReadError, FileFormat, ParsedConfig},
-    log::LogConfig,
+    log::{LogConfig, SYSLOG_FACILITIES},
     mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
     notifications::NotificationConfig,
     pool::{PoolSettings, ServerIdentity},

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, nearest};
 
 use super::{
-    AuthConfig, AuthMethod, Config, ListenConfig, ShutdownMode,
+    AuthConfig, AuthMethod, Config, ListenConfig, LogConfig, ShutdownMode,
     file::{FileContents, read_text},
     ini::{self, IniLine},
 };
@@ -43,23 +43,25 @@ pub(super) fn is_section(name: &str) -> bool {
 /// A line, section or included file could not be read, so the values of some keys are unknown and
 /// the settings cannot be checked as a whole.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, SettingsErrors> {
-    let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
-        IniReader::read_all(text, file);
+    let IniReader {
+        config, warnings, differences, errors, invalid_keys, locations, is_broken, ..
+    } = IniReader::read_all(text, file);
     if is_broken {
         Err(SettingsErrors(errors))
     } else {
         let locations = KeyLocations::new(file, locations);
-        Ok(FileContents { config, warnings, errors, invalid_keys, locations })
+        Ok(FileContents { config, warnings, differences, errors, invalid_keys, locations })
     }
 }
 
 /// Returns PgBouncer's defaults, which differ from those of `howdah.toml`.
-fn defaults() -> Config {
+pub fn defaults() -> Config {
     Config {
         listen: ListenConfig { addresses: Vec::new(), ..ListenConfig::default() },
         auth: AuthConfig { method: AuthMethod::Md5, ..AuthConfig::default() },
         shutdown_mode: ShutdownMode::WaitForClients,
         allow_cleartext_password: true,
+        log: LogConfig { syslog_name: "pgbouncer".to_owned(), ..LogConfig::default() },
         ..Config::default()
     }
 }
@@ -74,6 +76,8 @@ struct IniReader {
     /// Keys of section `[pgbouncer]` that the file sets.
     keys: Vec<&'static str>,
     warnings: Vec<Diagnostic>,
+    /// Keys that the file sets and whose effect differs from PgBouncer's.
+    differences: Vec<Diagnostic>,
     errors: Vec<Diagnostic>,
     /// Keys of `[pool]` whose values are invalid.
     invalid_keys: Vec<String>,
@@ -96,6 +100,7 @@ impl IniReader {
             section: None,
             keys: Vec::new(),
             warnings: Vec::new(),
+            differences: Vec::new(),
             errors: Vec::new(),
             invalid_keys: Vec::new(),
             locations: Vec::new(),
@@ -120,7 +125,12 @@ impl IniReader {
                 IniLine::Pair { key, value } => {
                     let ours = self.target_key(key);
                     match self.apply_pair(key, value) {
-                        Ok(None) => {}
+                        Ok(None) => {
+                            let is_key = self.section == Some("pgbouncer");
+                            let text = differences::difference_of_value(key, value);
+                            let text = text.filter(|_| is_key);
+                            self.differences.extend(text.map(|text| at(key, text)));
+                        }
                         Ok(Some(warning)) => self.warnings.push(at(key, warning)),
                         Err(why) => {
                             self.is_broken |= self.section.is_none();

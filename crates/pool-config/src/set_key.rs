@@ -54,7 +54,7 @@ impl Config {
         let invalid = |why: String| SetError::Invalid { name: name.to_owned(), why };
         let known = KEYS.iter().find(|key| key.name == name);
         let path = match known.map(|key| key.effect) {
-            Some(KeyEffect::Ignored(why)) => {
+            Some(KeyEffect::Ignored { why, .. }) => {
                 return Err(SetError::Ignored { name: name.to_owned(), why });
             }
             Some(KeyEffect::Sets(path) | KeyEffect::Converts(path, ..)) => path,
@@ -169,7 +169,7 @@ mod tests {
             "parameter \"workers\" cannot be changed without a restart"
         );
         assert!(error("listen_port", "1").contains("without a restart"));
-        assert!(error("logfile", "x").contains("--log-level"));
+        assert!(error("pkt_buf", "1").contains("one buffer"));
         assert_eq!(error("wokers", "3"), "unrecognized parameter \"wokers\"");
         assert!(error("capture.path", "/x").contains("only in the file"));
         assert!(error("max_client_conn", "0").contains("must be at least 1"));

@@ -86,6 +86,9 @@ pub struct TimeoutConfig {
     /// Maximum time that SUSPEND waits for clients and servers to read their pending output.
     #[serde(with = "howdah_settings::timeout")]
     pub suspend: Option<Duration>,
+    /// Whether a client in session mode whose server must be replaced is disconnected between its
+    /// transactions, instead of keeping the server.
+    pub server_fast_close: bool,
 }
 
 impl Default for TimeoutConfig {
@@ -113,6 +116,7 @@ impl Default for TimeoutConfig {
             autodb_idle: seconds(3600),
             dns_max_ttl: Duration::from_secs(15),
             suspend: seconds(10),
+            server_fast_close: false,
         }
     }
 }

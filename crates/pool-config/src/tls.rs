@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use howdah_connect::{
     TlsSettings,
-    tls::{RootCertificates, SslMode, TlsVersion},
+    tls::{CipherLists, RootCertificates, SslMode, TlsVersion},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -40,6 +40,17 @@ pub struct TlsSideConfig {
     /// Newest TLS version that is accepted.
     #[serde(with = "version")]
     pub max_version: TlsVersion,
+    /// Cipher suites of TLS 1.2 in OpenSSL's notation; all if empty.
+    pub ciphers: String,
+    /// Cipher suites of TLS 1.3 in OpenSSL's notation; all if empty.
+    pub tls13_ciphers: String,
+}
+
+impl TlsSideConfig {
+    /// Returns the cipher suites that may be negotiated.
+    pub fn cipher_lists(&self) -> CipherLists {
+        CipherLists { tls12: self.ciphers.clone(), tls13: self.tls13_ciphers.clone() }
+    }
 }
 
 impl Default for TlsSideConfig {
@@ -51,6 +62,8 @@ impl Default for TlsSideConfig {
             ca_file: None,
             min_version: TlsVersion::Tls12,
             max_version: TlsVersion::Tls13,
+            ciphers: String::new(),
+            tls13_ciphers: String::new(),
         }
     }
 }
@@ -81,6 +94,7 @@ impl TlsConfig {
         settings.key.clone_from(&server.key);
         settings.min_version = server.min_version;
         settings.max_version = server.max_version;
+        settings.ciphers = server.cipher_lists();
         settings
     }
 }

@@ -63,6 +63,9 @@ pub enum ClientRefusal {
         /// The state that pins the client.
         reasons: String,
     },
+    /// The client's server must be replaced, and clients do not keep such servers.
+    #[error("database configuration changed")]
+    ServerOutdated,
     /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
@@ -142,6 +145,7 @@ impl ClientRefusal {
             Self::ClientIdleTimeout | Self::PinnedIdle { .. } => b"57P05",
             Self::PinnedTime { .. } => b"57P05",
             Self::TooManyPinned { .. } => b"53300",
+            Self::ServerOutdated => b"57P01",
             Self::TransactionInStatementMode => b"08P01",
             Self::ServerLost
             | Self::ServerUnresponsive

@@ -80,7 +80,9 @@ impl AddAssign<&Self> for PoolCounts {
 /// The state of a client as shown by SHOW CLIENTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhase {
-    /// The client has a server, does not need one now, or runs a request on several shards.
+    /// The client does not need a server now.
+    Idle,
+    /// The client has a server, or runs a request on several shards.
     Active,
     /// The client waits for a server, or for its login to finish.
     Waiting,
@@ -226,7 +228,8 @@ fn client_report(peers: &Peers, slot: usize, now: Time) -> Option<ClientReport> 
         user: client.user.clone(),
         phase: match client.state {
             ClientState::Welcome | ClientState::Waiting => ClientPhase::Waiting,
-            ClientState::Idle | ClientState::Linked(_) | ClientState::FanOut => ClientPhase::Active,
+            ClientState::Idle => ClientPhase::Idle,
+            ClientState::Linked(_) | ClientState::FanOut => ClientPhase::Active,
         },
         age: now.since(client.connected_at),
         since: now.since(client.state_since),

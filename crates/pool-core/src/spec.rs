@@ -44,6 +44,9 @@ pub struct PoolSpec {
     pub statements_per_server: u32,
     /// Maximum number of concurrent server logins for this pool in each worker; at least 1.
     pub logins_max: u32,
+    /// Whether a client whose server must be replaced is disconnected between its transactions,
+    /// instead of keeping the server until it leaves. Applies to [`PoolingMode::Session`].
+    pub closes_outdated_sessions: bool,
     /// Whether a server is closed when its client releases it, as for replication connections.
     pub is_single_use: bool,
     /// Whether the client's parameters are sent in the startup packet to its server, so that none
@@ -168,6 +171,7 @@ impl PoolSpec {
             servers_min: 0,
             statements_per_server: 200,
             logins_max: 4,
+            closes_outdated_sessions: false,
             is_single_use: false,
             has_parameters_at_login: false,
             reset: None,

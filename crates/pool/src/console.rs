@@ -13,13 +13,16 @@ mod table;
 pub(crate) use command::{ConsoleCommand, DatabaseSelector, ShutdownRequest};
 pub(crate) use session::{ConsoleBackend, ConsoleError, ConsoleSession, Disconnect};
 pub use snapshot::{
-    ClientView, DatabaseView, MemberView, MirrorView, PoolView, PoolerSnapshot, ServerView,
-    SocketAddresses,
+    AdminView, ClientView, ConnectionNumber, DatabaseView, MemberView, MirrorView, PoolView,
+    PoolerSnapshot, ServerView, SocketAddresses,
 };
-pub(crate) use table::{CellValue, Show};
+pub(crate) use table::{CellValue, Show, setting_value};
+
+/// The version that the console reports to clients: that of the PgBouncer whose console it has.
+const SERVER_VERSION: &str = "1.25.2/howdah";
 
 /// Returns the command tag of a console command; `None` if the command is invalid. For fuzzing.
 #[doc(hidden)]
-pub fn console_tag(text: &str) -> Option<&'static str> {
+pub fn console_tag(text: &str) -> Option<std::borrow::Cow<'static, str>> {
     ConsoleCommand::parse(text).ok().map(|command| command.tag())
 }

@@ -14,8 +14,8 @@ mod worker;
 #[doc(hidden)]
 pub use console::console_tag;
 pub use console::{
-    ClientView, DatabaseView, MemberView, MirrorView, PoolView, PoolerSnapshot, ServerView,
-    SocketAddresses,
+    AdminView, ClientView, ConnectionNumber, DatabaseView, MemberView, MirrorView, PoolView,
+    PoolerSnapshot, ServerView, SocketAddresses,
 };
 pub use howdah_net::{ActivatedSocket, ActivationError, activated_sockets};
 pub use metrics::METRICS;

@@ -20,6 +20,7 @@ mod auth_query;
 mod capture;
 mod captured_server;
 mod cluster_monitor;
+mod console_clients;
 mod control;
 mod directory;
 mod group;
@@ -252,6 +253,12 @@ impl Pooler {
     ) -> Result<Self, PoolerStartError> {
         let successor = Successor::connect(&config)?;
         Self::start_inner(config, origin, Vec::new(), Some(successor), SystemServices::default())
+    }
+
+    /// Whether a process runs that [`Pooler::take_over`] could replace.
+    pub fn can_take_over(config: &Config) -> bool {
+        takeover::socket_path(config)
+            .is_some_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
     }
 
     /// Whether another process has taken over or is taking over.

@@ -30,7 +30,7 @@ use crate::Endpoint;
 /// A file is missing, unreadable or invalid, the key belongs to another certificate, the system's
 /// root certificates cannot be used, or the settings contradict each other.
 pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = Arc::new(default_provider());
+    let provider = Arc::new(settings.ciphers.provider());
     let verifier = ServerVerifier::new(
         trust_anchors(settings, &provider)?,
         settings.mode == SslMode::VerifyFull,

@@ -1,5 +1,6 @@
 //! The encryption settings, before any file is read.
 
+use super::ciphers::CipherLists;
 use std::path::PathBuf;
 
 use crate::{
@@ -115,6 +116,8 @@ pub struct TlsSettings {
     pub min_version: TlsVersion,
     /// `ssl_max_protocol_version`: the newest version to accept.
     pub max_version: TlsVersion,
+    /// The cipher suites that may be negotiated.
+    pub ciphers: CipherLists,
     /// `channel_binding`: whether SCRAM must prove that both sides see the same TLS connection.
     pub channel_binding: ChannelBindingMode,
 }
@@ -135,6 +138,7 @@ impl Default for TlsSettings {
             sni: true,
             min_version: TlsVersion::Tls12,
             max_version: TlsVersion::Tls13,
+            ciphers: CipherLists::default(),
             channel_binding: ChannelBindingMode::Prefer,
         }
     }
@@ -189,6 +193,7 @@ impl TlsSettings {
         };
         let certificate = file("sslcert", "postgresql.crt").filter(|_| !is_certificate_disabled);
         let tls = Self {
+            ciphers: CipherLists::default(),
             mode: resolve_mode(settings, &root_certificates)?,
             negotiation: settings.parsed(
                 "sslnegotiation",

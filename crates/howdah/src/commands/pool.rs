@@ -2,6 +2,7 @@
 
 mod advise;
 mod import;
+mod pid_file;
 
 use std::{
     fs::File,
@@ -21,7 +22,7 @@ use howdah_pool::{
     ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets, preflight,
 };
 use howdah_pool_config::{
-    Config, ConfigReadError, Diagnostic, EXAMPLE, ParsedConfig, ShutdownMode,
+    Config, ConfigReadError, Diagnostic, EXAMPLE, LogConfig, ParsedConfig, ShutdownMode,
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},
@@ -32,12 +33,13 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use self::pid_file::PidFile;
 use super::settings_check::SettingsCheck;
 use crate::{
     config::ConfigFile,
     context::CommandContext,
     errors::{WithHint as _, with_hint},
-    logging,
+    logging::{self, SyslogName},
     metrics::MetricsArgs,
     notify::service_state,
     outcome::CommandOutcome,
@@ -66,6 +68,9 @@ use crate::{
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<PoolCommand>,
+    /// Settings file: howdah.toml or pgbouncer.ini, as with -c
+    #[arg(value_name = "FILE", conflicts_with = "settings")]
+    file: Option<PathBuf>,
     /// Settings file: howdah.toml or pgbouncer.ini [default: howdah.toml in its default locations]
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
@@ -74,7 +79,7 @@ pub(crate) struct Args {
     workers: Option<std::num::NonZeroUsize>,
     /// User of the operating system to change to if started as root, before any socket is opened;
     /// overrides the settings. The name root keeps the pooler running as root
-    #[arg(long, value_name = "NAME")]
+    #[arg(short = 'u', long, alias = "user", value_name = "NAME")]
     os_user: Option<String>,
     /// Report all problems with the settings and with the files and addresses they name, then exit;
     /// with 3 if there are any
@@ -87,6 +92,18 @@ pub(crate) struct Args {
     /// left
     #[arg(long)]
     takeover: bool,
+    /// The same as --takeover, as in PgBouncer; without a running process, start as usual
+    #[arg(short = 'R', long)]
+    reboot: bool,
+    /// Log details, as --log-level debug does; twice: every step
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Print the version, then exit
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// PgBouncer's option to run in the background, which is refused: a service manager does that
+    #[arg(short, long, hide = true)]
+    daemon: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
 }
@@ -106,6 +123,14 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         ctx.stdout().write_all(EXAMPLE.as_bytes())?;
         return Ok(CommandOutcome::Done);
     }
+    if args.version {
+        writeln!(ctx.stdout(), "howdah {}", env!("CARGO_PKG_VERSION"))?;
+        return Ok(CommandOutcome::Done);
+    }
+    if args.daemon {
+        let hint = "leave out -d and let a service manager such as systemd run it; `deploy/systemd` has a unit";
+        return Err(with_hint(anyhow!("the pooler does not run in the background"), hint));
+    }
     if args.check {
         let read = read(args, ctx).map(|(mut read, _)| {
             read.config.workers = args.workers.or(read.config.workers);
@@ -117,12 +142,25 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let read = read(args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
     let (ParsedConfig { mut config, warnings, .. }, path) = read?;
     // A service logs its events, so info is the default level.
-    let _ = logging::adjust(Some(logging::Level::Info), None);
+    let _ = logging::adjust(
+        Some(match args.verbose {
+            0 => logging::Level::Info,
+            1 => logging::Level::Debug,
+            _ => logging::Level::Trace,
+        }),
+        None,
+    );
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
     // Before the user changes: only root may raise the hard limit.
     raise_descriptor_limit(&config);
     change_user(args.os_user.as_ref().or(config.os_user.as_ref()), &path)?;
+    open_log(&config.log, ctx.is_quiet())?;
+    let takes_over = args.takeover || args.reboot && Pooler::can_take_over(&config);
+    if let Some(path) = config.log.pid_file.as_deref().filter(|_| !takes_over) {
+        PidFile::check(path)?;
+    }
+    let pid_path = config.log.pid_file.clone();
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = match config.shutdown_mode {
         ShutdownMode::WaitForServers => Some(ctx.interrupted()),
@@ -134,13 +172,14 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let passed = activated_sockets()
         .context("cannot use the sockets passed by the service manager")
         .hint("the service manager should pass sockets that listen, as howdah-pool.socket does")?;
-    let pooler = if args.takeover {
+    let pooler = if takes_over {
         Pooler::take_over(config, Some(origin)).context("cannot start the pooler").hint(
             "the other process must be running, as the same user and with the same listen.takeover",
         )
     } else {
         Pooler::start_with_sockets(passed, config, Some(origin)).map_err(start_error)
     }?;
+    let _pid_file = pid_path.map(PidFile::write).transpose()?;
     PoolerHandle::allow_log_level_changes(logging::set_level);
     for address in pooler.addresses() {
         ctx.announce(format_args!("listening: {address}"));
@@ -172,12 +211,12 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         thread::Builder::new().name("counts".to_owned()).spawn(keep)?;
     }
     // Tell systemd that the main process of the service has changed.
-    let main =
-        if args.takeover { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+    let main = if takes_over { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
     service_state(&format!("READY=1{main}"));
     let control = pooler.control();
     let signal = signals.forever().find(|signal| match *signal {
         SIGHUP => {
+            reopen_log();
             reload(&control);
             false
         }
@@ -219,6 +258,28 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let ended = wait(pooler, control.config().timeouts.shutdown, &mut signals);
     drop(flag);
     ended
+}
+
+/// Directs the log to the file and to syslog, if configured.
+fn open_log(log: &LogConfig, is_quiet: bool) -> anyhow::Result<()> {
+    if let Some(path) = &log.file {
+        logging::copy_to_file(path, !is_quiet)
+            .with_context(|| format!("cannot open the log file {}", path.display()))?;
+    }
+    if let Some(facility) = log.facility().filter(|_| log.syslog) {
+        let name = SyslogName { application: &log.syslog_name, facility };
+        if let Err(error) = logging::adjust(None, Some(name)) {
+            tracing::warn!(%error, "syslog is not available: logging to standard error");
+        }
+    }
+    Ok(())
+}
+
+/// Opens the log file again, after a rotation.
+fn reopen_log() {
+    if let Err(error) = logging::reopen_file() {
+        tracing::warn!(%error, "cannot open the log file again");
+    }
 }
 
 /// Changes the user of the process to `name`, if given. Without a name, running as root is an
@@ -311,12 +372,12 @@ fn wait(
 
 /// Reads the settings from the named or found file, and returns the file's path.
 fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<(ParsedConfig, PathBuf)> {
-    if let Some(path) = &args.settings {
+    if let Some(path) = args.file.as_ref().or(args.settings.as_ref()) {
         return Ok((Config::read(path)?, path.clone()));
     }
     match ConfigFile::find(ctx.config())?.for_server("pool")? {
         Some(file) => Ok((read_text(file.text(), file.path())?, file.path().to_owned())),
-        None => bail!("no settings found: name a file with -c FILE"),
+        None => bail!("no settings found: name a file"),
     }
 }
 
@@ -340,7 +401,7 @@ fn check_settings(
         let lines = |found: Vec<(String, String)>| -> Vec<String> {
             found.into_iter().map(|(key, text)| read.diagnostic(&key, text).to_string()).collect()
         };
-        (lines(errors), lines(warnings))
+        (lines(errors), lines(warnings), texts(&read.differences))
     });
     let warnings = |read: &ParsedConfig| texts(&read.warnings);
     let mut check = SettingsCheck::from_result(read, warnings, |error| {
@@ -349,7 +410,8 @@ fn check_settings(
             _ => None,
         }
     })?;
-    if let Some((errors, warnings)) = found {
+    if let Some((errors, warnings, differences)) = found {
+        check.differences = differences;
         check.errors.extend(errors);
         check.warnings.extend(warnings);
     }

@@ -9,6 +9,8 @@ use crate::{context::CommandContext, outcome::CommandOutcome};
 pub(super) struct SettingsCheck {
     /// Remarks that do not prevent using the settings, for example about keys without effect.
     pub(super) warnings: Vec<String>,
+    /// Settings of another program's file that have another effect here.
+    pub(super) differences: Vec<String>,
     /// Errors; empty if the settings can be used.
     pub(super) errors: Vec<String>,
 }
@@ -26,9 +28,9 @@ impl SettingsCheck {
         errors: impl FnOnce(&anyhow::Error) -> Option<Vec<String>>,
     ) -> anyhow::Result<Self> {
         match read {
-            Ok(read) => Ok(Self { warnings: warnings(&read), errors: Vec::new() }),
+            Ok(read) => Ok(Self { warnings: warnings(&read), ..Self::default() }),
             Err(error) => match errors(&error) {
-                Some(errors) => Ok(Self { warnings: Vec::new(), errors }),
+                Some(errors) => Ok(Self { errors, ..Self::default() }),
                 None => Err(error),
             },
         }
@@ -39,6 +41,9 @@ impl SettingsCheck {
         let mut out = ctx.stdout();
         for warning in &self.warnings {
             writeln!(out, "warning: {warning}")?;
+        }
+        for difference in &self.differences {
+            writeln!(out, "differs: {difference}")?;
         }
         for errors in &self.errors {
             writeln!(out, "{errors}")?;

@@ -93,7 +93,7 @@ fn adjust_log(log: &settings::LogSettings) {
         StatsdLogLevel::Info => logging::Level::Info,
         StatsdLogLevel::Debug => logging::Level::Debug,
     });
-    if let Err(error) = logging::adjust(level, log.syslog.as_deref()) {
+    if let Err(error) = logging::adjust(level, log.syslog.as_deref().map(Into::into)) {
         tracing::warn!(%error, "syslog is not available: logging to standard error");
     }
 }

@@ -10,7 +10,21 @@ pub(super) const PATH: &str = "/dev/log";
 /// Maximum length of a text, in bytes. Daemons truncate texts at 1 KiB to 8 KiB.
 const TEXT_BYTES_MAX: usize = 8 << 10;
 /// Facility `daemon` of RFC 3164.
-const FACILITY: u8 = 3;
+const DAEMON: u8 = 3;
+
+/// The name and facility of a process in syslog.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyslogName<'n> {
+    pub(crate) application: &'n str,
+    /// Number of the facility, by RFC 3164, table 1.
+    pub(crate) facility: u8,
+}
+
+impl<'n> From<&'n str> for SyslogName<'n> {
+    fn from(application: &'n str) -> Self {
+        Self { application, facility: DAEMON }
+    }
+}
 
 /// A connection to the daemon.
 #[derive(Debug)]
@@ -18,22 +32,27 @@ pub(super) struct Syslog {
     socket: UnixDatagram,
     /// Tag of each line, `name[pid]`.
     tag: String,
+    facility: u8,
 }
 
 impl Syslog {
-    pub(super) fn open(path: &Path, application: &str) -> io::Result<Self> {
+    pub(super) fn open(path: &Path, name: SyslogName<'_>) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
         // If the daemon does not read, the process must not block.
         socket.set_nonblocking(true)?;
         let fits = |c: &char| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '[');
-        let application: String = application.chars().filter(fits).collect();
-        Ok(Self { socket, tag: format!("{application}[{}]", std::process::id()) })
+        let application: String = name.application.chars().filter(fits).collect();
+        Ok(Self {
+            socket,
+            tag: format!("{application}[{}]", std::process::id()),
+            facility: name.facility,
+        })
     }
 
     /// Returns a writer for one line.
     pub(super) fn line(&self, level: Level) -> SyslogLine<'_> {
-        SyslogLine { syslog: self, priority: FACILITY * 8 + severity(level) }
+        SyslogLine { syslog: self, priority: self.facility * 8 + severity(level) }
     }
 }
 
@@ -70,7 +89,7 @@ impl io::Write for SyslogLine<'_> {
 }
 
 /// Removes terminal colour sequences, `ESC [ … m`.
-fn without_colours(text: &str) -> String {
+pub(super) fn without_colours(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -134,8 +134,11 @@ impl HbaRule {
         }
     }
 
+    /// Whether the rule is of no use without client certificates. A `host` rule with the method
+    /// `cert` may be there to refuse connections.
     pub(super) fn needs_certificate(&self) -> bool {
-        self.certificate.is_some() || self.method == RuleMethod::Cert
+        let is_tls = matches!(self.conn_type, ConnType::Host(RuleEncryption::Tls, _));
+        self.certificate.is_some() || self.method == RuleMethod::Cert && is_tls
     }
 
     /// Whether the rule matches a connection.
@@ -187,11 +190,13 @@ impl RuleMethod {
             "md5" => Ok(Self::Md5),
             "scram-sha-256" => Ok(Self::ScramSha256),
             "pass-through" => Ok(Self::PassThrough),
-            "cert" if matches!(conn_type, ConnType::Host(RuleEncryption::Tls, _)) => Ok(Self::Cert),
-            "cert" => Err("cert is only valid for hostssl".to_owned()),
-            // On unix sockets, `ident` means `peer`.
+            // As in PgBouncer, the type `host` is allowed: connections without TLS are refused.
+            "cert" if !is_local => Ok(Self::Cert),
+            "cert" => Err("cert is not valid for local".to_owned()),
+            // On unix sockets, `ident` means `peer`. PgBouncer refuses all others by such a rule.
             "peer" | "ident" if is_local => Ok(Self::Peer),
-            "peer" | "ident" => Err(format!("{text} is only valid for local")),
+            "peer" => Ok(Self::Peer),
+            "ident" => Err("ident is only valid for local".to_owned()),
             _ => Err(format!(
                 "method {text:?} is not supported (trust, reject, password, md5, scram-sha-256, \
                  pass-through, cert and peer are)"

@@ -178,8 +178,8 @@ fn errors_are_reported_with_file_and_line() {
         ("host all all all", "", "hba:1: a method is missing"),
         ("host all all a,b trust", "", "hba:1: one address is expected"),
         ("local all all kerberos", "", "hba:1: method \"kerberos\" is not supported"),
-        ("host all all all peer", "", "hba:1: peer is only valid for local"),
-        ("host all all all cert", "", "hba:1: cert is only valid for hostssl"),
+        ("host all all all ident", "", "hba:1: ident is only valid for local"),
+        ("local all all cert", "", "hba:1: cert is not valid for local"),
         (
             "host all all all md5 clientcert=verify-ca",
             "",

@@ -19,6 +19,11 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
         "client_login_timeout",
         "the startup packet must arrive within 15 s (`timeouts.client-startup`), since silent connections use up the limit on logins",
     ),
+    (
+        "client_tls_ciphers",
+        "names of suites select them; a list with a keyword such as `HIGH` allows all suites of rustls, none of which \
+         is weak, and causes a warning",
+    ),
     ("client_tls_protocols", "TLS 1.2 and 1.3; older versions are not supported"),
     (
         "client_tls_sslmode",
@@ -30,6 +35,7 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
     ("log_connections", "clients only; structured log lines"),
     ("log_disconnections", "clients only; structured log lines"),
     ("log_stats", "averages over all pools together"),
+    ("logfile", "a change takes effect after a restart; SIGHUP opens the file again"),
     ("max_client_conn", "clients that are logging in are counted separately"),
     ("max_prepared_statements", "unnamed statements are retained as well if drivers reuse them"),
     ("max_user_client_connections", "clients of all databases together"),
@@ -52,8 +58,10 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
         "server_reset_query",
         "in modes other than session, only the state that a client has changed is reset",
     ),
+    ("server_tls_ciphers", "as `client_tls_ciphers`"),
     ("server_tls_protocols", "TLS 1.2 and 1.3; older versions are not supported"),
     ("stats_period", "at least a second"),
+    ("syslog", "replaces stderr; a change takes effect after a restart"),
     ("tcp_defer_accept", "on by default"),
     (
         "track_extra_parameters",
@@ -65,6 +73,58 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
 /// Returns the difference for a key; `None` if it behaves as in PgBouncer.
 pub(crate) fn difference(key: &str) -> Option<&'static str> {
     DIFFERENCES.iter().find(|(name, _)| *name == key).map(|(_, text)| *text)
+}
+
+/// Returns the difference that matters for a key with this value; `None` if the value has
+/// PgBouncer's effect, or is its default.
+pub(crate) fn difference_of_value(key: &str, value: &str) -> Option<&'static str> {
+    let is_off = matches!(value, "" | "0");
+    let differs = match key {
+        "auth_type" => matches!(value, "pam" | "ldap"),
+        "client_tls_protocols" | "server_tls_protocols" => {
+            let old = ["all", "legacy", "tlsv1.0", "tlsv1.1"];
+            value.split([',', ':']).any(|name| old.contains(&name.trim()))
+        }
+        "server_check_query" => !matches!(value, "" | "<empty>"),
+        "server_reset_query" => value != "DISCARD ALL",
+        // A keyword causes a warning.
+        "client_tls_ciphers" | "server_tls_ciphers" | "logfile" | "stats_period" => false,
+        "client_tls_sslmode" => value != "disable",
+        "track_extra_parameters" => value != "IntervalStyle",
+        // These differ in the details of the counts only.
+        "admin_users"
+        | "default_pool_size"
+        | "dns_max_ttl"
+        | "max_client_conn"
+        | "unix_socket_dir"
+        | "max_prepared_statements"
+        | "tcp_defer_accept" => false,
+        _ => !is_off,
+    };
+    difference(key).filter(|_| differs)
+}
+
+#[test]
+fn only_values_with_another_effect_differ() {
+    for (key, value) in [
+        ("server_reset_query", "DISCARD ALL"),
+        ("min_pool_size", "0"),
+        ("client_tls_protocols", "secure"),
+        ("default_pool_size", "20"),
+        ("log_stats", "0"),
+        ("listen_port", "6432"),
+    ] {
+        assert_eq!(difference_of_value(key, value), None, "{key}");
+    }
+    for (key, value) in [
+        ("server_reset_query", ""),
+        ("min_pool_size", "5"),
+        ("client_tls_protocols", "tlsv1.0,tlsv1.2"),
+        ("auth_hba_file", "hba.conf"),
+    ] {
+        assert_eq!(difference_of_value(key, value), difference(key), "{key}");
+        assert!(difference(key).is_some(), "{key}");
+    }
 }
 
 #[test]

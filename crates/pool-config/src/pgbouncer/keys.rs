@@ -1,6 +1,6 @@
 //! The table of keys of section `[pgbouncer]`, and parsers for their values.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use howdah_connect::tls::TlsVersion;
 use howdah_settings::nearest;
@@ -33,8 +33,15 @@ pub enum KeyEffect {
         /// Returns the value in PgBouncer's form.
         fn(&Config) -> String,
     ),
-    /// The key has no effect; the text is the reason, which is logged as a warning.
-    Ignored(&'static str),
+    /// The key has no effect.
+    Ignored {
+        /// The reason, which is logged as a warning.
+        why: &'static str,
+        /// PgBouncer's default, which the console shows; `None` means unset.
+        default: Option<&'static str>,
+        /// Whether PgBouncer's SET and RELOAD change the key.
+        is_changeable: bool,
+    },
 }
 
 impl PgbouncerKey {
@@ -42,23 +49,32 @@ impl PgbouncerKey {
     pub fn target(&self) -> Option<&'static str> {
         match self.effect {
             KeyEffect::Sets(path) | KeyEffect::Converts(path, ..) => Some(path),
-            KeyEffect::Ignored(_) => None,
+            KeyEffect::Ignored { .. } => None,
         }
     }
 
     /// Returns the value that the key has in the configuration, as in a `pgbouncer.ini`; `None` if
-    /// it has no effect.
+    /// it is unset. A key without effect has PgBouncer's default.
     pub fn show(&self, config: &Config) -> Option<String> {
         match self.effect {
-            KeyEffect::Sets(path) => Some((find(path).get)(config).to_pgbouncer()),
+            KeyEffect::Sets(path) => {
+                let value = (find(path).get)(config).to_pgbouncer();
+                let has_value = !value.is_empty() || !NULL_WHEN_UNSET.contains(&self.name);
+                has_value.then_some(value)
+            }
             KeyEffect::Converts(_, _, show) => Some(show(config)),
-            KeyEffect::Ignored(_) => None,
+            KeyEffect::Ignored { default, .. } => default.map(str::to_owned),
         }
     }
 
     /// Whether a change of the key takes effect only after a restart.
     pub fn needs_restart(&self) -> bool {
-        self.target().is_some_and(|path| find(path).change == KeyChange::Restart)
+        match self.effect {
+            KeyEffect::Sets(path) | KeyEffect::Converts(path, ..) => {
+                find(path).change == KeyChange::Restart
+            }
+            KeyEffect::Ignored { is_changeable, .. } => !is_changeable,
+        }
     }
 
     /// Parses a value and stores it in the configuration.
@@ -66,10 +82,28 @@ impl PgbouncerKey {
         match self.effect {
             KeyEffect::Sets(path) => (find(path).get_mut)(config).set(value, Notation::PgBouncer),
             KeyEffect::Converts(_, set, _) => set(config, value),
-            KeyEffect::Ignored(_) => Ok(()),
+            KeyEffect::Ignored { default, .. } => {
+                let is_number = |text: &str| text.trim().parse::<f64>().is_ok();
+                let expects_number = default.is_some_and(is_number) || self.name == "verbose";
+                match expects_number && !is_number(value) {
+                    true => Err(format!("{value:?} is not a number")),
+                    false => Ok(()),
+                }
+            }
         }
     }
 }
+
+/// Keys that PgBouncer shows as null, not as an empty text, if they are unset.
+const NULL_WHEN_UNSET: [&str; 7] = [
+    "auth_dbname",
+    "auth_file",
+    "auth_ident_file",
+    "auth_user",
+    "client_tls13_ciphers",
+    "server_tls13_ciphers",
+    "user",
+];
 
 /// Returns the row of a `[pool]` key.
 fn find(path: &str) -> &'static SettingKey<Config> {
@@ -79,7 +113,9 @@ fn find(path: &str) -> &'static SettingKey<Config> {
 /// Applies a key and its value to `config`.
 pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniKeyResult {
     match KEYS.iter().find(|key| key.name == name) {
-        Some(PgbouncerKey { effect: KeyEffect::Ignored(why), .. }) => Ok(Some(why)),
+        Some(key @ PgbouncerKey { effect: KeyEffect::Ignored { why, .. }, .. }) => {
+            key.set(config, value).map(|()| Some(*why))
+        }
         Some(key) => key.set(config, value).map(|()| None),
         None => Err(unknown(name, KEYS.iter().map(|key| key.name))),
     }
@@ -106,15 +142,27 @@ const fn converts(
     PgbouncerKey { name, effect: KeyEffect::Converts(path, set, show) }
 }
 
-const fn ignored(name: &'static str, why: &'static str) -> PgbouncerKey {
-    PgbouncerKey { name, effect: KeyEffect::Ignored(why) }
+const fn ignored(
+    name: &'static str,
+    why: &'static str,
+    default: Option<&'static str>,
+) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Ignored { why, default, is_changeable: true } }
 }
 
-const LOGGING: &str =
-    "logging is configured by --log-level and --log-format; the log goes to stderr";
+/// A key without effect that PgBouncer reads only at start.
+const fn ignored_at_start(
+    name: &'static str,
+    why: &'static str,
+    default: Option<&'static str>,
+) -> PgbouncerKey {
+    PgbouncerKey { name, effect: KeyEffect::Ignored { why, default, is_changeable: false } }
+}
+
 const DNS: &str =
     "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
-const CIPHERS: &str = "the defaults of rustls are used, which include no weak ones";
+const CIPHERS: &str =
+    "the curves of rustls are used, which include no weak ones; there is no finite-field DH";
 
 /// All keys of the section, ordered by name.
 pub const KEYS: &[PgbouncerKey] = &[
@@ -133,7 +181,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("auth_file", "auth.file"),
     sets("auth_hba_file", "auth.hba-file"),
     sets("auth_ident_file", "auth.ident-file"),
-    ignored("auth_ldap_options", "LDAP is not supported"),
+    ignored("auth_ldap_options", "LDAP is not supported", None),
     sets("auth_query", "auth.query"),
     sets("auth_type", "auth.type"),
     sets("auth_user", "auth.user"),
@@ -141,12 +189,17 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("cancel_wait_timeout", "timeouts.cancel-wait"),
     sets("client_idle_timeout", "timeouts.client-idle"),
     sets("client_login_timeout", "timeouts.client-login"),
-    ignored("client_tls13_ciphers", CIPHERS),
+    sets("client_tls13_ciphers", "tls.client.tls13-ciphers"),
     sets("client_tls_ca_file", "tls.client.ca-file"),
     sets("client_tls_cert_file", "tls.client.certificate"),
-    ignored("client_tls_ciphers", CIPHERS),
-    ignored("client_tls_dheparams", CIPHERS),
-    ignored("client_tls_ecdhcurve", CIPHERS),
+    converts(
+        "client_tls_ciphers",
+        "tls.client.ciphers",
+        |config, value| config.tls.client.ciphers.set(value, Notation::PgBouncer),
+        |config| cipher_list(&config.tls.client),
+    ),
+    ignored("client_tls_dheparams", CIPHERS, Some("auto")),
+    ignored("client_tls_ecdhcurve", CIPHERS, Some("auto")),
     sets("client_tls_key_file", "tls.client.key"),
     converts(
         "client_tls_protocols",
@@ -154,8 +207,13 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config, value| set_protocols(&mut config.tls.client, value),
         |config| protocols(&config.tls.client),
     ),
-    sets("client_tls_sslmode", "tls.client.mode"),
-    ignored("conffile", "the configuration file is given by -c"),
+    converts(
+        "client_tls_sslmode",
+        "tls.client.mode",
+        |config, value| config.tls.client.mode.set(value, Notation::PgBouncer),
+        |config| config.tls.client_mode().as_str().to_owned(),
+    ),
+    ignored("conffile", "the configuration file is given by -c", None),
     sets("default_pool_size", "sizes.pool"),
     converts(
         "disable_pqexec",
@@ -167,11 +225,11 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| (!config.simple_queries).to_pgbouncer(),
     ),
     sets("dns_max_ttl", "timeouts.dns-max-ttl"),
-    ignored("dns_nxdomain_ttl", DNS),
-    ignored("dns_zone_check_period", DNS),
+    ignored("dns_nxdomain_ttl", DNS, Some("15")),
+    ignored("dns_zone_check_period", DNS, Some("0")),
     sets("idle_transaction_timeout", "timeouts.idle-transaction"),
     sets("ignore_startup_parameters", "ignored-startup-parameters"),
-    ignored("job_name", "the name of a Windows service"),
+    ignored_at_start("job_name", "the name of a Windows service", Some("pgbouncer")),
     sets("listen_addr", "listen.addresses"),
     sets("listen_backlog", "listen.backlog"),
     sets("listen_port", "listen.port"),
@@ -179,8 +237,8 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("log_disconnections", "log.disconnections"),
     sets("log_pooler_errors", "log.pooler-errors"),
     sets("log_stats", "log.stats"),
-    ignored("logfile", LOGGING),
-    ignored("login_notify_message", "clients get no notice at login"),
+    sets("logfile", "log.file"),
+    sets("login_notify_message", "auth.login-notice"),
     sets("max_client_conn", "limits.clients"),
     sets("max_db_client_connections", "limits.clients-per-database"),
     sets("max_db_connections", "limits.servers-per-database"),
@@ -189,9 +247,9 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("max_user_client_connections", "limits.clients-per-user"),
     sets("max_user_connections", "limits.servers-per-user"),
     sets("min_pool_size", "sizes.min"),
-    ignored("peer_id", "one process uses every core; there are no peers"),
-    ignored("pidfile", "the process stays in the foreground, so its supervisor knows its id"),
-    ignored("pkt_buf", "a worker has one buffer for all its connections"),
+    ignored("peer_id", "one process uses every core; there are no peers", Some("0")),
+    sets("pidfile", "log.pid-file"),
+    ignored_at_start("pkt_buf", "a worker has one buffer for all its connections", Some("4096")),
     sets("pool_idle_timeout", "timeouts.pool-idle"),
     sets("pool_mode", "mode"),
     sets("query_timeout", "timeouts.query"),
@@ -199,8 +257,8 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("query_wait_timeout", "timeouts.query-wait"),
     sets("reserve_pool_size", "sizes.reserve"),
     sets("reserve_pool_timeout", "timeouts.reserve-wait"),
-    ignored("resolv_conf", DNS),
-    ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops"),
+    ignored_at_start("resolv_conf", DNS, Some("")),
+    ignored("sbuf_loopcnt", "connections are served in turn without a limit on loops", Some("5")),
     sets("scram_iterations", "auth.scram-iterations"),
     sets("server_check_delay", "timeouts.server-check-delay"),
     converts(
@@ -214,20 +272,28 @@ pub const KEYS: &[PgbouncerKey] = &[
             };
             Ok(())
         },
-        |config| config.check_query.to_pgbouncer(),
+        |config| match &config.check_query {
+            Some(query) if query.is_empty() => "<empty>".to_owned(),
+            query => query.to_pgbouncer(),
+        },
     ),
     sets("server_connect_timeout", "timeouts.server-connect"),
-    ignored("server_fast_close", "a session keeps its server until it ends"),
+    sets("server_fast_close", "timeouts.server-fast-close"),
     sets("server_idle_timeout", "timeouts.server-idle"),
     sets("server_lifetime", "timeouts.server-lifetime"),
     sets("server_login_retry", "timeouts.server-login-retry"),
     sets("server_reset_query", "reset-query"),
     sets("server_reset_query_always", "reset-query-always"),
     sets("server_round_robin", "round-robin"),
-    ignored("server_tls13_ciphers", CIPHERS),
+    sets("server_tls13_ciphers", "tls.server.tls13-ciphers"),
     sets("server_tls_ca_file", "tls.server.ca-file"),
     sets("server_tls_cert_file", "tls.server.certificate"),
-    ignored("server_tls_ciphers", CIPHERS),
+    converts(
+        "server_tls_ciphers",
+        "tls.server.ciphers",
+        |config, value| config.tls.server.ciphers.set(value, Notation::PgBouncer),
+        |config| cipher_list(&config.tls.server),
+    ),
     sets("server_tls_key_file", "tls.server.key"),
     converts(
         "server_tls_protocols",
@@ -235,15 +301,21 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config, value| set_protocols(&mut config.tls.server, value),
         |config| protocols(&config.tls.server),
     ),
-    sets("server_tls_sslmode", "tls.server.mode"),
-    ignored("service_name", "the name of a Windows service"),
-    ignored("so_reuseport", "one process uses every core, see workers"),
+    converts(
+        "server_tls_sslmode",
+        "tls.server.mode",
+        |config, value| config.tls.server.mode.set(value, Notation::PgBouncer),
+        |config| config.tls.server_mode().as_str().to_owned(),
+    ),
+    // Unknown to PgBouncer itself except on Windows.
+    ignored_at_start("service_name", "the name of a Windows service", None),
+    ignored_at_start("so_reuseport", "one process uses every core, see workers", Some("0")),
     sets("stats_period", "log.stats-period"),
     sets("stats_users", "stats-users"),
     sets("suspend_timeout", "timeouts.suspend"),
-    ignored("syslog", LOGGING),
-    ignored("syslog_facility", LOGGING),
-    ignored("syslog_ident", LOGGING),
+    sets("syslog", "log.syslog"),
+    sets("syslog_facility", "log.syslog-facility"),
+    sets("syslog_ident", "log.syslog-name"),
     sets("tcp_defer_accept", "listen.defer-accept"),
     sets("tcp_keepalive", "tcp.keepalive"),
     sets("tcp_keepcnt", "tcp.keepalive-count"),
@@ -287,7 +359,7 @@ pub const KEYS: &[PgbouncerKey] = &[
         |config| format!("{:04o}", config.listen.unix_mode),
     ),
     sets("user", "os-user"),
-    ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
+    ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs", None),
 ];
 
 /// Converts a value; an empty value means that the setting is unset.
@@ -304,26 +376,53 @@ fn flag(value: &str) -> Result<bool, String> {
 /// Returns the TLS versions of one side as a list.
 fn protocols(side: &TlsSideConfig) -> String {
     let range = side.min_version..=side.max_version;
+    if range == (TlsVersion::Tls12..=TlsVersion::Tls13) {
+        return "secure".to_owned();
+    }
     let versions = [(TlsVersion::Tls12, "tlsv1.2"), (TlsVersion::Tls13, "tlsv1.3")].into_iter();
     let names: Vec<_> =
         versions.filter(|(version, _)| range.contains(version)).map(|(_, name)| name).collect();
     names.join(",")
 }
 
-/// Parses a list of TLS versions. Versions older than 1.2 are not supported and are ignored.
+/// Returns the cipher list of one side, or PgBouncer's keyword for its default.
+fn cipher_list(side: &TlsSideConfig) -> String {
+    if side.ciphers.is_empty() { "default".to_owned() } else { side.ciphers.clone() }
+}
+
+/// Parses a list of TLS versions and shortcuts; `!` before one excludes it, and an empty list means
+/// the default. Versions older than 1.2 are not supported and are ignored.
 fn set_protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
     let names = value.split([',', ':']).map(str::trim).filter(|name| !name.is_empty());
-    let mut versions = Vec::new();
+    let mut versions = BTreeSet::new();
+    let mut is_empty = true;
     for name in names {
-        match name.to_ascii_lowercase().as_str() {
-            "secure" | "all" | "legacy" => versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]),
-            "tlsv1.0" | "tlsv1.1" => {}
-            "tlsv1.2" => versions.push(TlsVersion::Tls12),
-            "tlsv1.3" => versions.push(TlsVersion::Tls13),
+        let (is_excluded, name) = match name.strip_prefix('!') {
+            Some(name) => (true, name.trim_start()),
+            None => (false, name),
+        };
+        let named: &[TlsVersion] = match name.to_ascii_lowercase().as_str() {
+            "secure" | "all" | "legacy" | "default" => &[TlsVersion::Tls12, TlsVersion::Tls13],
+            "tlsv1" => &[TlsVersion::Tls12, TlsVersion::Tls13],
+            "tlsv1.0" | "tlsv1.1" => &[],
+            "tlsv1.2" => &[TlsVersion::Tls12],
+            "tlsv1.3" => &[TlsVersion::Tls13],
             _ => return Err(format!("{name:?} is not one of tlsv1.2, tlsv1.3, secure, all")),
+        };
+        // A list that starts with an exclusion starts from all versions.
+        if is_excluded && std::mem::take(&mut is_empty) {
+            versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]);
+        }
+        is_empty = false;
+        match is_excluded {
+            true => versions.retain(|version| !named.contains(version)),
+            false => versions.extend(named),
         }
     }
-    let (Some(min), Some(max)) = (versions.iter().min(), versions.iter().max()) else {
+    if is_empty {
+        versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]);
+    }
+    let (Some(min), Some(max)) = (versions.first(), versions.last()) else {
         return Err("must include TLS 1.2 or 1.3; older versions are not supported".to_owned());
     };
     (side.min_version, side.max_version) = (*min, *max);

@@ -16,7 +16,8 @@ const HEAD: &str = "\
 `[pool]` in `howdah.toml` that each key sets; `howdah pool import` converts a whole file. A key without effect causes a
 warning at start, with file and line; a key that PgBouncer does not know is an error. Defaults are PgBouncer's.
 
-`%include` takes a name relative to the including file. `[peers]` has no effect: one process uses every core.
+File names are relative to the working directory, and that of `%include` to the including file. [Side by side with
+PgBouncer](pgbouncer-differences.md) compares both programs case by case. `[peers]` has no effect: one process uses every core.
 
 ## `[pgbouncer]`
 
@@ -32,7 +33,9 @@ fn page() -> String {
                 let text = difference(key.name).unwrap_or_default();
                 writeln!(page, "| `{}` | `{ours}` | {text} |", key.name)
             }
-            KeyEffect::Ignored(why) => writeln!(page, "| `{}` | no effect | {why} |", key.name),
+            KeyEffect::Ignored { why, .. } => {
+                writeln!(page, "| `{}` | no effect | {why} |", key.name)
+            }
         };
     }
     for (section, table, keys) in

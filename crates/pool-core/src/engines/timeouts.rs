@@ -6,7 +6,7 @@ use std::time::Duration;
 use howdah_wire::backend::{Severity, encode};
 
 use crate::{
-    TargetRole,
+    PoolingMode, TargetRole,
     call::CoreCall,
     clients::leaving,
     cluster::ServerStatus,
@@ -134,7 +134,8 @@ pub(crate) fn sweep_client(
             if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_quiescent() {
                 return leaving::refuse(peers, pools, call, id, &ClientRefusal::TransactionTimeout);
             }
-            return sweep_linked_client(peers, pools, call, id, since, state);
+            let is_outdated = pools.is_outdated(server);
+            return sweep_linked_client(peers, pools, call, id, (since, state), is_outdated);
         }
     };
     if limit.is_some_and(|limit| call.now.since(client.state_since) >= limit) {
@@ -154,18 +155,26 @@ fn send_wait_notice(peers: &mut Peers, call: &mut CoreCall<'_>, id: ClientId) {
     }
 }
 
-/// Applies timeouts to a client whose server has been in `state` since `since`.
+/// Applies timeouts to a client whose server has been in `state` since `since`, and disconnects it
+/// if it may not keep an outdated server.
 fn sweep_linked_client(
     peers: &mut Peers,
     pools: &mut Pools,
     call: &mut CoreCall<'_>,
     id: ClientId,
-    since: Time,
-    state: LinkedState,
+    (since, state): (Time, LinkedState),
+    is_outdated: bool,
 ) {
     let Some(pool) = peers.clients.get(id).and_then(|c| pools.get(c.pool)) else {
         return;
     };
+    if pool.spec.closes_outdated_sessions
+        && pool.spec.mode == PoolingMode::Session
+        && matches!(state, LinkedState::Idle)
+        && is_outdated
+    {
+        return leaving::refuse(peers, pools, call, id, &ClientRefusal::ServerOutdated);
+    }
     let timeouts = &pool.spec.timeouts;
     let (limit, refusal) = match state {
         LinkedState::Active => (timeouts.query, ClientRefusal::QueryTimeout),

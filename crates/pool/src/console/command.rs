@@ -1,8 +1,10 @@
 //! [`ConsoleCommand`]: the commands of the console, and their parser.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
-use super::table::Show;
+use howdah_pool_config::pgbouncer::KEYS;
+
+use super::{snapshot::ConnectionNumber, table::Show};
 
 /// A parsed command of the admin console.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +17,21 @@ pub(crate) enum ConsoleCommand {
     Help,
     /// `SET` of a session parameter, as drivers send it at login; has no effect.
     SetSessionParameter,
+    /// A command about transactions or the session, as drivers send it; it has no effect except on
+    /// the transaction status.
+    Transaction(TransactionCommand),
+    /// A value: of `SELECT` with a number, or of `SHOW` with a session parameter.
+    Value {
+        /// Name of the column.
+        name: &'static str,
+        /// The value of the only row.
+        value: String,
+        is_select: bool,
+    },
+    /// A command whose argument is missing or invalid, with the reason.
+    Invalid(&'static str),
+    /// Shows a setting.
+    ShowSetting(&'static str),
     /// Reloads the configuration.
     Reload,
     /// Changes a setting of the pooler.
@@ -34,7 +51,7 @@ pub(crate) enum ConsoleCommand {
     /// Pauses databases, disconnects their clients, and closes their servers.
     Kill(DatabaseSelector),
     /// Disconnects the client with this id, as in SHOW CLIENTS.
-    KillClient(u64),
+    KillClient(ConnectionNumber),
     /// Replaces the server connections of databases as they become idle.
     Reconnect(DatabaseSelector),
     /// Bans a server, for the given duration or the configured one.
@@ -51,6 +68,19 @@ pub(crate) enum ConsoleCommand {
     WaitClose(DatabaseSelector),
     /// Shuts the pooler down.
     Shutdown(ShutdownRequest),
+}
+
+/// A command about transactions or the session, which drivers send without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransactionCommand {
+    Begin,
+    Commit,
+    Rollback,
+    Savepoint,
+    Release,
+    Discard,
+    Deallocate,
+    Reset,
 }
 
 /// The databases that a command applies to.
@@ -99,9 +129,31 @@ impl ConsoleCommand {
         Ok(match upper[..] {
             [] => Self::Empty,
             ["SHOW"] | ["SHOW", "HELP"] => Self::Help,
-            ["SHOW" | "SELECT", ref what @ ..] => {
-                Self::Show(Show::from_keywords(what).ok_or_else(unknown)?)
+            ["SELECT", number] if number.parse::<u32>().is_ok() => {
+                Self::Value { name: "?column?", value: number.to_owned(), is_select: true }
             }
+            ["SHOW" | "SELECT", ref what @ ..] => match Show::from_keywords(what) {
+                Some(show) => Self::Show(show),
+                None => Self::show_value(what).ok_or_else(unknown)?,
+            },
+            ["BEGIN", ..] | ["START", "TRANSACTION", ..] => {
+                Self::Transaction(TransactionCommand::Begin)
+            }
+            ["COMMIT" | "END", ..] => Self::Transaction(TransactionCommand::Commit),
+            ["ROLLBACK" | "ABORT"] | ["ROLLBACK" | "ABORT", "WORK" | "TRANSACTION"] => {
+                Self::Transaction(TransactionCommand::Rollback)
+            }
+            ["SAVEPOINT", _] | ["ROLLBACK", "TO", ..] => {
+                Self::Transaction(TransactionCommand::Savepoint)
+            }
+            ["RELEASE", ..] => Self::Transaction(TransactionCommand::Release),
+            ["DISCARD", "ALL" | "PLANS" | "SEQUENCES" | "TEMP" | "TEMPORARY"] => {
+                Self::Transaction(TransactionCommand::Discard)
+            }
+            ["DEALLOCATE", "ALL"] | ["DEALLOCATE", "PREPARE", "ALL"] => {
+                Self::Transaction(TransactionCommand::Deallocate)
+            }
+            ["RESET", "ALL"] => Self::Transaction(TransactionCommand::Reset),
             ["SET", setting, ..] if is_session_parameter(setting) => Self::SetSessionParameter,
             ["SET", ..] => {
                 let (name, value) = setting(text).ok_or_else(unknown)?;
@@ -113,10 +165,15 @@ impl ConsoleCommand {
             ["RESUME"] | ["RESUME", _] => Self::Resume(databases()),
             ["PAUSE", _, ",", _] => Self::PauseUser { database: name(1), user: name(3) },
             ["RESUME", _, ",", _] => Self::ResumeUser { database: name(1), user: name(3) },
+            ["ENABLE" | "DISABLE"] => Self::Invalid("a database is required"),
+            ["KILL_CLIENT", ..] if upper.get(1).is_none_or(|id| id.parse::<u64>().is_err()) => {
+                Self::Invalid("invalid client pointer supplied")
+            }
             ["ENABLE", _] => Self::Enable(name(1), true),
             ["DISABLE", _] => Self::Enable(name(1), false),
             ["KILL"] | ["KILL", _] => Self::Kill(databases()),
-            ["KILL_CLIENT", id] => Self::KillClient(id.parse().map_err(|_| unknown())?),
+            // An id that is too large is the id of no client.
+            ["KILL_CLIENT", id] => Self::KillClient(id.parse().unwrap_or(0)),
             ["RECONNECT"] | ["RECONNECT", _] => Self::Reconnect(databases()),
             ["BAN", _] => Self::Ban(name(1), None),
             ["BAN", _, seconds] => {
@@ -137,11 +194,16 @@ impl ConsoleCommand {
     }
 
     /// Returns the command tag for CommandComplete.
-    pub(crate) fn tag(&self) -> &'static str {
-        match self {
-            Self::Empty => "",
+    pub(crate) fn tag(&self) -> Cow<'static, str> {
+        let tag = match self {
+            Self::Empty | Self::Invalid(_) => "",
             Self::Show(_) | Self::Help => "SHOW",
-            Self::SetSessionParameter | Self::Set { .. } => "SET",
+            Self::ShowSetting(_) | Self::Value { is_select: false, .. } => "SHOW",
+            Self::Value { is_select: true, .. } => "SELECT 1",
+            Self::SetSessionParameter => "SET",
+            // As in PgBouncer, which repeats the setting.
+            Self::Set { name, value } => return format!("SET {name}={value}").into(),
+            Self::Transaction(command) => command.tag(),
             Self::Reload => "RELOAD",
             Self::Pause(_) | Self::PauseUser { .. } => "PAUSE",
             Self::Resume(_) | Self::ResumeUser { .. } => "RESUME",
@@ -158,23 +220,73 @@ impl ConsoleCommand {
             Self::StopCapture => "CAPTURE STOP",
             Self::WaitClose(_) => "WAIT_CLOSE",
             Self::Shutdown(_) => "SHUTDOWN",
+        };
+        tag.into()
+    }
+
+    /// Returns the command for `SHOW` with a session parameter or the name of a setting.
+    fn show_value(keywords: &[&str]) -> Option<Self> {
+        const PARAMETERS: [(&str, &str, &str); 8] = [
+            ("CLIENT_ENCODING", "client_encoding", "UTF-8"),
+            ("DEFAULT_TRANSACTION_ISOLATION", "default_transaction_isolation", "read committed"),
+            ("TRANSACTION_ISOLATION", "transaction_isolation", "read committed"),
+            ("TRANSACTION ISOLATION LEVEL", "transaction_isolation", "read committed"),
+            ("STANDARD_CONFORMING_STRINGS", "standard_conforming_strings", "on"),
+            ("DATESTYLE", "datestyle", "ISO"),
+            ("TIMEZONE", "timezone", "GMT"),
+            ("SERVER_VERSION", "server_version", super::SERVER_VERSION),
+        ];
+        let all = keywords.join(" ");
+        if let Some((_, name, value)) = PARAMETERS.iter().find(|(keyword, ..)| *keyword == all) {
+            return Some(Self::Value { name, value: (*value).to_owned(), is_select: false });
         }
+        let name = all.to_ascii_lowercase();
+        let key = KEYS.iter().find(|key| key.name == name)?;
+        Some(Self::ShowSetting(key.name))
     }
 
     /// Whether the command changes nothing, so that users in `stats-users` may run it.
     pub(crate) fn is_read_only(&self) -> bool {
-        matches!(self, Self::Empty | Self::Show(_) | Self::Help | Self::SetSessionParameter)
+        match self {
+            // In PgBouncer, this table has secrets.
+            Self::Show(show) => *show != Show::Fds,
+            Self::Empty
+            | Self::Help
+            | Self::SetSessionParameter
+            | Self::Transaction(_)
+            | Self::Value { .. }
+            | Self::ShowSetting(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl TransactionCommand {
+    fn tag(self) -> &'static str {
+        match self {
+            Self::Begin => "BEGIN",
+            Self::Commit => "COMMIT",
+            Self::Rollback => "ROLLBACK",
+            Self::Savepoint => "SAVEPOINT",
+            Self::Release => "RELEASE",
+            Self::Discard => "DISCARD ALL",
+            Self::Deallocate => "DEALLOCATE ALL",
+            Self::Reset => "RESET",
+        }
     }
 }
 
 /// Whether `SET` of this name sets a session parameter, which has no effect on the console. This
 /// applies to the parameters that drivers set, and to all of `SET SESSION`.
 fn is_session_parameter(setting: &str) -> bool {
-    const NAMES: [&str; 7] = [
+    const NAMES: [&str; 10] = [
         "APPLICATION_NAME",
         "CLIENT_ENCODING",
         "CLIENT_MIN_MESSAGES",
         "DATESTYLE",
+        "DEFAULT_TRANSACTION_ISOLATION",
+        "DEFAULT_TRANSACTION_READ_ONLY",
+        "TRANSACTION",
         "EXTRA_FLOAT_DIGITS",
         "STANDARD_CONFORMING_STRINGS",
         "TIMEZONE",
@@ -273,6 +385,8 @@ fn commands_are_parsed() {
         ("suspend;", ConsoleCommand::Suspend),
         ("Resume shop;", ConsoleCommand::Resume(one("shop"))),
         ("DISABLE shop", ConsoleCommand::Enable("shop".to_owned(), false)),
+        ("kill_client x", ConsoleCommand::Invalid("invalid client pointer supplied")),
+        ("enable", ConsoleCommand::Invalid("a database is required")),
         ("kill_client 42", ConsoleCommand::KillClient(42)),
         ("reload;", ConsoleCommand::Reload),
         (
@@ -280,6 +394,24 @@ fn commands_are_parsed() {
             ConsoleCommand::Ban("db1:5432".to_owned(), Some(Duration::from_secs(90))),
         ),
         ("BAN db1", ConsoleCommand::Ban("db1".to_owned(), None)),
+        (
+            "select 1;",
+            ConsoleCommand::Value { name: "?column?", value: "1".to_owned(), is_select: true },
+        ),
+        ("begin transaction;", ConsoleCommand::Transaction(TransactionCommand::Begin)),
+        (
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
+            ConsoleCommand::Transaction(TransactionCommand::Begin),
+        ),
+        ("commit", ConsoleCommand::Transaction(TransactionCommand::Commit)),
+        ("Rollback;", ConsoleCommand::Transaction(TransactionCommand::Rollback)),
+        ("discard all", ConsoleCommand::Transaction(TransactionCommand::Discard)),
+        (
+            "show DateStyle",
+            ConsoleCommand::Value { name: "datestyle", value: "ISO".to_owned(), is_select: false },
+        ),
+        ("show Default_Pool_Size", ConsoleCommand::ShowSetting("default_pool_size")),
+        ("show fds", ConsoleCommand::Show(Show::Fds)),
         ("reset cluster shop", ConsoleCommand::ResetCluster("shop".to_owned())),
         ("capture start", ConsoleCommand::StartCapture(None)),
         ("CAPTURE START before-18;", ConsoleCommand::StartCapture(Some("before-18".to_owned()))),
@@ -304,7 +436,6 @@ fn commands_are_parsed() {
         "suspend shop",
         "show",
         "show me",
-        "kill_client x",
         "ban",
         "reset",
         "reset cluster",
@@ -314,7 +445,6 @@ fn commands_are_parsed() {
         "ban db1 soon",
         "pause \"a",
         "drop table x",
-        "enable",
         "set",
         "set a",
         "set a b",

@@ -15,7 +15,7 @@ use howdah_wire::{
 };
 
 use super::{
-    command::ConsoleCommand,
+    command::{ConsoleCommand, TransactionCommand},
     table::{CellValue, ColumnType, Show, ShowColumn},
 };
 
@@ -27,6 +27,9 @@ pub(crate) trait ConsoleBackend {
     ///
     /// The rows are not available.
     fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError>;
+
+    /// Returns the value of a setting by PgBouncer's name, as in SHOW CONFIG.
+    fn setting(&mut self, name: &str) -> Option<String>;
 
     /// Executes a command, blocks until it is complete, and returns notices for the client.
     ///
@@ -57,6 +60,8 @@ pub(crate) struct ConsoleSession {
     input: Vec<u8>,
     statements: HashMap<Vec<u8>, String>,
     portals: HashMap<Vec<u8>, ConsolePortal>,
+    /// The transaction status, which BEGIN and its like change. Commands take effect at once.
+    status: TransactionStatus,
     /// Whether messages are skipped until Sync, because of an error in the extended protocol.
     skipping: bool,
 }
@@ -86,6 +91,7 @@ impl ConsoleSession {
             input: Vec::new(),
             statements: HashMap::new(),
             portals: HashMap::new(),
+            status: TransactionStatus::Idle,
             skipping: false,
         }
     }
@@ -93,7 +99,7 @@ impl ConsoleSession {
     /// Writes the messages that follow a successful login, up to ReadyForQuery.
     pub(crate) fn write_welcome(out: &mut Vec<u8>, key: &CancelKey) {
         const PARAMETERS: [(&str, &str); 8] = [
-            ("server_version", "1.25.2/howdah"),
+            ("server_version", super::SERVER_VERSION),
             ("client_encoding", "UTF8"),
             ("server_encoding", "UTF8"),
             ("DateStyle", "ISO"),
@@ -146,7 +152,7 @@ impl ConsoleSession {
             FrontendMessage::Sync => {
                 self.skipping = false;
                 self.portals.clear();
-                encode::ready_for_query(out, TransactionStatus::Idle);
+                encode::ready_for_query(out, self.status);
                 return Ok(());
             }
             FrontendMessage::Query { sql } => {
@@ -155,7 +161,7 @@ impl ConsoleSession {
                 if let Err(failure) = done {
                     write_error(&failure, Severity::Error, out);
                 }
-                encode::ready_for_query(out, TransactionStatus::Idle);
+                encode::ready_for_query(out, self.status);
                 return Ok(());
             }
             FrontendMessage::Flush => return Ok(()),
@@ -235,6 +241,12 @@ impl ConsoleSession {
         };
         match command(text)? {
             ConsoleCommand::Show(show) => describe(&show.columns(), formats, out),
+            ConsoleCommand::Value { name, is_select, .. } => {
+                describe(&value_column(name, is_select), formats, out);
+            }
+            ConsoleCommand::ShowSetting(name) => {
+                describe(&value_column(name, false), formats, out);
+            }
             _ => encode::bare(out, Bare::NoData),
         }
         Ok(())
@@ -256,13 +268,16 @@ impl ConsoleSession {
 
     /// Runs a command. If `formats` is set, as in the extended protocol, no RowDescription is sent.
     fn run(
-        &self,
+        &mut self,
         text: &str,
         formats: Option<&[ValueFormat]>,
         backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
     ) -> Result<(), ConsoleError> {
         let command = command(text)?;
+        if let ConsoleCommand::Invalid(why) = command {
+            return Err(ConsoleError::new(*b"22023", why));
+        }
         if !self.is_admin && !command.is_read_only() {
             return Err(ConsoleError::new(*b"42501", "admin access needed"));
         }
@@ -281,8 +296,27 @@ impl ConsoleSession {
                     data_row(row, &columns, formats.unwrap_or_default(), out);
                 });
             }
-            ConsoleCommand::Help => notice(&help(), out),
-            ConsoleCommand::SetSessionParameter => {}
+            ConsoleCommand::Value { name, value, is_select } => {
+                value_row(value_column(name, *is_select), Some(value), formats, out);
+            }
+            ConsoleCommand::ShowSetting(name) => {
+                let value = backend.setting(name);
+                value_row(value_column(name, false), value.as_deref(), formats, out);
+            }
+            ConsoleCommand::Help => {
+                let fields = encode::essentials(Severity::Notice, b"00000", b"Console usage");
+                let detail = help();
+                let fields = fields.into_iter().chain([(b'D', detail.as_bytes())]);
+                encode::notice_response(out, fields).expect(NO_ZERO_BYTE);
+            }
+            ConsoleCommand::SetSessionParameter => notice("SET ignored", out),
+            ConsoleCommand::Transaction(command) => match command {
+                TransactionCommand::Begin => self.status = TransactionStatus::InTransaction,
+                TransactionCommand::Commit | TransactionCommand::Rollback => {
+                    self.status = TransactionStatus::Idle;
+                }
+                _ => {}
+            },
             other => backend.execute_command(other)?.iter().for_each(|text| notice(text, out)),
         }
         encode::command_complete(out, command.tag().as_bytes()).expect(NO_ZERO_BYTE);
@@ -312,7 +346,7 @@ fn no_portal(name: &[u8]) -> ConsoleError {
 fn help() -> String {
     let names: Vec<_> = Show::names().collect();
     format!(
-        "Console usage\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db[,user]]\n\t\
+        "\n\tSHOW {}\n\tSHOW HELP\n\tSET key = arg\n\tRELOAD\n\tPAUSE [db[,user]]\n\t\
          RESUME [db[,user]]\n\tDISABLE db\n\tENABLE db\n\tRECONNECT [db]\n\tKILL [db]\n\t\
          KILL_CLIENT id\n\tSUSPEND\n\tBAN host[:port] [seconds]\n\tUNBAN host[:port]\n\t\
          RESET CLUSTER database\n\t\
@@ -360,6 +394,7 @@ fn describe(columns: &[ShowColumn], formats: &[ValueFormat], out: &mut Vec<u8>) 
             ColumnType::Int4 => (23, 4),
             ColumnType::Int8 => (20, 8),
             ColumnType::Numeric => (1700, -1),
+            ColumnType::Bytea => (17, -1),
         };
         let name = column.name.as_bytes();
         let format = column_format(formats, number);
@@ -377,6 +412,29 @@ fn describe(columns: &[ShowColumn], formats: &[ValueFormat], out: &mut Vec<u8>) 
     encode::row_description(out, fields).expect(NO_ZERO_BYTE);
 }
 
+/// The column of a single value.
+fn value_column(name: &'static str, is_number: bool) -> [ShowColumn; 1] {
+    let kind = if is_number { ColumnType::Int4 } else { ColumnType::Text };
+    [ShowColumn { name, kind }]
+}
+
+/// Writes a table with a single value. If `formats` is set, no RowDescription is sent.
+fn value_row(
+    column: [ShowColumn; 1],
+    value: Option<&str>,
+    formats: Option<&[ValueFormat]>,
+    out: &mut Vec<u8>,
+) {
+    if formats.is_none() {
+        describe(&column, &[], out);
+    }
+    let value = match (value, column[0].kind) {
+        (Some(value), ColumnType::Int4) => value.parse().map_or(CellValue::Null, CellValue::Int),
+        (value, _) => value.into(),
+    };
+    data_row(&[value], &column, formats.unwrap_or_default(), out);
+}
+
 fn data_row(row: &[CellValue], columns: &[ShowColumn], formats: &[ValueFormat], out: &mut Vec<u8>) {
     let cell = |(number, value): (usize, &CellValue)| match (value, column_format(formats, number))
     {
@@ -386,7 +444,7 @@ fn data_row(row: &[CellValue], columns: &[ShowColumn], formats: &[ValueFormat], 
         (CellValue::Int(value), _) => Some(match columns[number].kind {
             ColumnType::Int4 => i32::try_from(*value).unwrap_or(i32::MAX).to_be_bytes().to_vec(),
             ColumnType::Numeric => numeric(*value),
-            ColumnType::Int8 | ColumnType::Text => value.to_be_bytes().to_vec(),
+            ColumnType::Int8 | ColumnType::Text | ColumnType::Bytea => value.to_be_bytes().to_vec(),
         }),
     };
     let cells: Vec<_> = row.iter().enumerate().map(cell).collect();

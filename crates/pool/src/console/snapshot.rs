@@ -32,6 +32,10 @@ pub struct PoolerSnapshot {
     pub clients: Vec<ClientView>,
     /// Server connections of all workers; empty unless requested.
     pub servers: Vec<ServerView>,
+    /// Connections to the console.
+    pub admins: Vec<AdminView>,
+    /// Number of commands that the console has executed.
+    pub admin_commands: u64,
     /// Databases, ordered by name.
     pub databases: Vec<DatabaseView>,
     /// Whether the pooler is suspended.
@@ -148,11 +152,32 @@ pub struct MirrorView {
     pub query_time: Duration,
 }
 
+/// A connection to the console, as shown by SHOW CLIENTS.
+#[derive(Clone, Debug)]
+pub struct AdminView {
+    /// Unique id of the connection.
+    pub id: ConnectionNumber,
+    /// The user that logged in.
+    pub user: String,
+    /// The client's `application_name`; empty if it has none.
+    pub application_name: String,
+    /// Time of the login.
+    pub connected: SystemTime,
+    /// Both addresses of the connection.
+    pub addresses: SocketAddresses,
+}
+
+/// The id of a connection in the tables of the console: positive, assigned when a table first shows
+/// the connection.
+pub type ConnectionNumber = i32;
+
 /// A client that has logged in, as shown by SHOW CLIENTS.
 #[derive(Clone, Debug)]
 pub struct ClientView {
     /// Unique id of the client, for console commands.
-    pub id: u64,
+    pub id: ConnectionNumber,
+    /// Identity of the connection inside of the process, as for its server in [`ServerView`].
+    pub pointer: u64,
     /// Index of the client's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,
     /// The user that the client logged in as, if it is not the pool's.
@@ -165,7 +190,7 @@ pub struct ClientView {
     pub connected: SystemTime,
     /// Time since the client entered its current state, such as waiting, linked or idle.
     pub since: Duration,
-    /// Id of the server connection linked to the client, if any.
+    /// [`ServerView::pointer`] of the server connection linked to the client, if any.
     pub server: Option<u64>,
     /// Process id of the backend that serves the client; 0 if none does.
     pub process_id: i32,
@@ -188,7 +213,9 @@ impl PoolerSnapshot {
 #[derive(Clone, Debug)]
 pub struct ServerView {
     /// Unique id of the connection, as in SHOW SERVERS.
-    pub id: u64,
+    pub id: ConnectionNumber,
+    /// Identity of the connection inside of the process.
+    pub pointer: u64,
     /// Index of the connection's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,
     /// Whether the connection is for replication.
@@ -200,7 +227,7 @@ pub struct ServerView {
     /// Time since the connection entered its state; while linked, since the server last started or
     /// finished work.
     pub since: Duration,
-    /// Id of the client linked to the connection, if any.
+    /// [`ClientView::pointer`] of the client linked to the connection, if any.
     pub client: Option<u64>,
     /// Number of pending CancelRequests for the connection.
     pub cancels: u32,

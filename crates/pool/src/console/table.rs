@@ -12,6 +12,7 @@ mod peers;
 mod pools;
 mod statistics;
 
+pub(crate) use self::config::value as setting_value;
 use super::snapshot::PoolerSnapshot;
 
 /// A table that SHOW can return.
@@ -25,6 +26,7 @@ pub(crate) enum Show {
     Databases,
     DnsHosts,
     DnsZones,
+    Fds,
     Listeners,
     Lists,
     Mem,
@@ -56,6 +58,7 @@ const NAMES: &[(&str, Show)] = &[
     ("DATABASES", Show::Databases),
     ("DNS_HOSTS", Show::DnsHosts),
     ("DNS_ZONES", Show::DnsZones),
+    ("FDS", Show::Fds),
     ("LISTENERS", Show::Listeners),
     ("LISTS", Show::Lists),
     ("MEM", Show::Mem),
@@ -91,6 +94,7 @@ pub(crate) enum ColumnType {
     Int4,
     Int8,
     Numeric,
+    Bytea,
 }
 
 /// A cell, before it is encoded in text or binary format.
@@ -159,6 +163,7 @@ impl Show {
                 | Self::Config
                 | Self::DnsHosts
                 | Self::DnsZones
+                | Self::Fds
                 | Self::Listeners
                 | Self::Mem
                 | Self::Members
@@ -189,6 +194,7 @@ impl Show {
             Self::Databases => of(pools::DATABASES),
             Self::DnsHosts => of(lists::DNS_HOSTS),
             Self::DnsZones => of(lists::DNS_ZONES),
+            Self::Fds => of(lists::FDS),
             Self::Listeners => of(listeners::COLUMNS),
             Self::Lists => of(lists::LISTS),
             Self::Mem => of(lists::MEM),
@@ -221,11 +227,14 @@ impl Show {
             Self::Config => config::rows(&view.config),
             Self::Databases => pools::databases(view),
             Self::Paused => pools::paused(view),
-            // Always empty: the system resolves names, and there are neither peers nor memory pools
-            // to report.
-            Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
-                Vec::new()
-            }
+            // Always empty: the system resolves names, there are neither peers nor memory pools to
+            // report, and sockets are passed to another process by a takeover only.
+            Self::DnsHosts
+            | Self::DnsZones
+            | Self::Fds
+            | Self::Mem
+            | Self::PeerPools
+            | Self::Peers => Vec::new(),
             Self::Listeners => listeners::rows(view),
             Self::Lists => lists::lists(view),
             Self::Members => members::members(view),
@@ -307,6 +316,12 @@ fn columns_match_pgbouncer() {
         (Show::Mem, "name size used free memtotal".to_owned()),
         (Show::DnsHosts, "hostname ttl addrs".to_owned()),
         (Show::DnsZones, "zonename serial count".to_owned()),
+        (
+            Show::Fds,
+            "fd task user database addr port cancel link client_encoding std_strings datestyle \
+             timezone password scram_client_key scram_server_key"
+                .to_owned(),
+        ),
         (Show::Peers, "peer_id host port pool_size".to_owned()),
         (
             Show::PeerPools,

@@ -3,11 +3,11 @@
 
 use std::{
     io, thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
-use howdah_pool_config::SetError;
+use howdah_pool_config::{CONSOLE_DATABASES, SetError};
 use howdah_pool_core::Permits;
 use howdah_wire::startup::CancelKey;
 
@@ -15,11 +15,14 @@ use super::{
     capture::CaptureError,
     control::{AdminError, BanError, NoSuchDatabase, PoolerHandle, UserResume},
     reload::{ReloadReport, SetFailure, error_chain},
+    tls::describe_tls,
 };
 use crate::{
+    AdminView, ConnectionNumber, SocketAddresses,
     console::{
         CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
         log_level::{self, LogLevelError},
+        setting_value,
     },
     recorder::RecorderStatus,
 };
@@ -27,6 +30,8 @@ use crate::{
 /// An authenticated user of the console.
 #[derive(Debug)]
 pub(super) struct AdminClient {
+    pub(super) user: String,
+    pub(super) application_name: String,
     /// Whether the user may run commands that are not read-only.
     pub(super) is_admin: bool,
     /// Output to send before the welcome message.
@@ -36,9 +41,6 @@ pub(super) struct AdminClient {
     /// A permit from the limit on console connections.
     pub(super) permits: Permits,
 }
-
-/// Maximum number of console connections at a time.
-pub(super) const ADMIN_CLIENTS_MAX: u32 = 64;
 
 /// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -55,8 +57,32 @@ pub(super) fn spawn(client: AdminClient, stream: Stream, control: PoolerHandle) 
     }
 }
 
+/// Removes a connection from the list of console connections when it ends.
+struct ListedClient {
+    id: ConnectionNumber,
+    control: PoolerHandle,
+}
+
+impl Drop for ListedClient {
+    fn drop(&mut self) {
+        self.control.shared.console.remove(self.id);
+    }
+}
+
 fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::Result<()> {
-    let AdminClient { is_admin, mut output, received, permits } = client;
+    let AdminClient { user, application_name, is_admin, mut output, received, permits } = client;
+    let view = AdminView {
+        id: 0,
+        user,
+        application_name,
+        connected: SystemTime::now(),
+        addresses: SocketAddresses {
+            peer: stream.peer_address(),
+            local: stream.local_address(),
+            tls: stream.protection().map(describe_tls),
+        },
+    };
+    let _listed = ListedClient { id: control.shared.console.add(view), control: control.clone() };
     let mut console = PoolerConsole { control };
     let mut session = ConsoleSession::new(is_admin);
     let mut poller = Poller::new()?;
@@ -182,7 +208,10 @@ fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError>
 
 impl From<NoSuchDatabase> for ConsoleError {
     fn from(NoSuchDatabase(name): NoSuchDatabase) -> Self {
-        Self::new(*b"3D000", format!("no such database: {name}"))
+        match CONSOLE_DATABASES.contains(&name.as_str()) {
+            true => Self::new(*b"42809", format!("the console has no servers: {name}")),
+            false => Self::new(*b"3D000", format!("no such database: {name}")),
+        }
     }
 }
 
@@ -204,10 +233,16 @@ impl From<AdminError> for ConsoleError {
 
 impl ConsoleBackend for PoolerConsole {
     fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError> {
+        self.control.shared.console.record_command();
         Ok(show.rows(&self.control.snapshot(show.needs_connections())))
     }
 
+    fn setting(&mut self, name: &str) -> Option<String> {
+        setting_value(&self.control.config(), name)
+    }
+
     fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError> {
+        self.control.shared.console.record_command();
         let control = &self.control;
         match command {
             ConsoleCommand::Reload => {
@@ -246,7 +281,7 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Suspend => control.suspend()?,
             ConsoleCommand::Resume(databases) => {
                 if !control.resume(databases)? {
-                    return Err(ConsoleError::new(*b"55000", "nothing is paused"));
+                    return Err(ConsoleError::new(*b"55000", "pooler is not paused/suspended"));
                 }
             }
             ConsoleCommand::ResumeUser { database, user } => {
@@ -267,7 +302,7 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Kill(databases) => control.kill(databases)?,
             ConsoleCommand::KillClient(id) => {
                 if !control.kill_client(*id) {
-                    return Err(ConsoleError::new(*b"42704", format!("no such client: {id}")));
+                    return Err(ConsoleError::new(*b"42704", "client not found"));
                 }
             }
             ConsoleCommand::Reconnect(databases) => control.reconnect(databases)?,
@@ -294,6 +329,10 @@ impl ConsoleBackend for PoolerConsole {
             ConsoleCommand::Shutdown(how) => control.shut_down(*how),
             ConsoleCommand::Empty
             | ConsoleCommand::Show(_)
+            | ConsoleCommand::Invalid(_)
+            | ConsoleCommand::ShowSetting(_)
+            | ConsoleCommand::Value { .. }
+            | ConsoleCommand::Transaction(_)
             | ConsoleCommand::Help
             | ConsoleCommand::SetSessionParameter => {}
         }

@@ -23,7 +23,8 @@ use howdah_wire::startup::CancelKey;
 use tracing::level_filters::LevelFilter;
 
 pub(super) use self::history::StatsHistory;
-use self::ids::split as parse_client_id;
+pub(super) use self::ids::ConnectionNumbers;
+use self::ids::split as split_pointer;
 use super::{
     directory::{self, PoolEntry},
     messages::{Mailbox, WorkerMessage},
@@ -31,7 +32,7 @@ use super::{
     takeover,
 };
 use crate::{
-    PoolerSnapshot, SocketAddresses,
+    ConnectionNumber, PoolerSnapshot, SocketAddresses,
     console::{DatabaseSelector, ShutdownRequest, log_level},
 };
 
@@ -335,8 +336,9 @@ impl PoolerHandle {
 
     /// Closes a client by its ID. Returns whether it existed; also `false` if its worker did not
     /// reply.
-    pub(super) fn kill_client(&self, id: u64) -> bool {
-        let (worker, client) = parse_client_id(id);
+    pub(super) fn kill_client(&self, id: ConnectionNumber) -> bool {
+        let Some(pointer) = self.shared.console.numbers.client(id) else { return false };
+        let (worker, client) = split_pointer(pointer);
         let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };
         let (to, done) = mpsc::channel();
         mailbox.send(WorkerMessage::KillClient { client, to });

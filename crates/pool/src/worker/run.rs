@@ -124,7 +124,7 @@ impl PoolWorker {
     pub(super) fn new(parts: WorkerParts) -> std::io::Result<Self> {
         let WorkerParts { number, poller, mailboxes, shared, helpers, listeners } = parts;
         let mailbox = Arc::clone(&mailboxes[usize::from(number.0)]);
-        let (log, started_at) = (shared.directory.config().log, shared.started_at);
+        let (log, started_at) = (shared.directory.config().log.clone(), shared.started_at);
         let mut worker = Self {
             number,
             core: Core::with_statements(number, Arc::clone(&shared.statements)),

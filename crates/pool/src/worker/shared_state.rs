@@ -14,15 +14,15 @@ use std::{
 use howdah_connect::tls::common_name;
 use howdah_net::{Listener, Stream};
 use howdah_pool_config::{Config, TlsConfig};
-use howdah_pool_core::{CancelSecret, ConnectionLimit, StatementRegistry, Time};
+use howdah_pool_core::{CancelSecret, StatementRegistry, Time};
 use howdah_wire::auth::scram::ClientKeys;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
     PoolerStartError,
-    admin_console::ADMIN_CLIENTS_MAX,
     capture::Captures,
+    console_clients::ConsoleClients,
     control::StatsHistory,
     directory::{Directory, ServerTls},
     host_resolver::HostResolver,
@@ -73,8 +73,8 @@ pub(super) struct SharedState {
     /// Whether a shutdown that waits for servers or clients has started: new clients are accepted
     /// only by the console.
     shutting_down: AtomicBool,
-    /// The limit on console connections.
-    pub(super) admin_clients: Arc<[Arc<ConnectionLimit>]>,
+    /// The connections to the console.
+    pub(super) console: ConsoleClients,
     history: Mutex<StatsHistory>,
     /// The running capture of client traffic, or the last one.
     pub(super) captures: Captures,
@@ -124,7 +124,7 @@ impl SharedState {
             random: RandomBuffer::default(),
             listeners: Mutex::default(),
             shutting_down: AtomicBool::new(false),
-            admin_clients: [ConnectionLimit::new(ADMIN_CLIENTS_MAX)].into(),
+            console: ConsoleClients::default(),
             history: Mutex::default(),
             captures: Captures::default(),
             origin: Mutex::new(origin),

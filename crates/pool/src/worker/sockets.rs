@@ -142,7 +142,7 @@ impl WorkerSockets {
             ClientLogFields { entry, user, from, connected_at, logs_disconnect, close_reason };
         if connections {
             let (database, user) = log_fields.names();
-            let tls = tls.unwrap_or_default();
+            let tls = tls.map(super::tls::describe_tls).unwrap_or_default();
             tracing::info!(database, user, from = log_fields.from, tls, "client logged in");
         }
         if let Some(socket) = self.socket_ref(peer) {
@@ -170,7 +170,7 @@ impl WorkerSockets {
         Some(SocketAddresses {
             peer: stream.peer_address(),
             local: stream.local_address(),
-            tls: stream.protection(),
+            tls: stream.protection().map(super::tls::describe_tls),
         })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use howdah_connect::{
     SslMode,
-    tls::{TlsError, TlsVersion, client_verifier, end_point_hash, server_identity},
+    tls::{TlsError, TlsVersion, cipher_name, client_verifier, end_point_hash, server_identity},
 };
 use howdah_pool_config::{TlsConfig, TlsSideConfig};
-use rustls::{ServerConfig, sign::SingleCertAndKey};
+use rustls::{CipherSuite, ProtocolVersion, ServerConfig, sign::SingleCertAndKey};
 
 use super::PoolerStartError;
 
@@ -42,7 +42,7 @@ pub(super) fn server_config(tls: &TlsConfig) -> Result<Option<ClientTls>, Pooler
     let (certificate, key) = (certificate.unwrap_or_default(), key.unwrap_or_default());
     let identity = server_identity(&certificate, &key).map_err(wrong)?;
     let end_point_hash = identity.cert.first().and_then(|own| end_point_hash(own));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(leg.cipher_lists().provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(leg))
         .map_err(|error| wrong(error.into()))?;
@@ -66,6 +66,16 @@ pub(super) fn setting_key(leg: &TlsSideConfig, error: &TlsError) -> &'static str
     let path = error.path();
     let found = files.into_iter().find(|(_, file)| path.is_some() && file.as_deref() == path);
     found.map_or("", |(key, _)| key)
+}
+
+/// Describes a TLS connection as PgBouncer does, such as `TLSv1.3/TLS_AES_256_GCM_SHA384`.
+pub(super) fn describe_tls((version, suite): (ProtocolVersion, CipherSuite)) -> String {
+    let version = match version {
+        ProtocolVersion::TLSv1_2 => "TLSv1.2".to_owned(),
+        ProtocolVersion::TLSv1_3 => "TLSv1.3".to_owned(),
+        other => format!("{other:?}"),
+    };
+    format!("{version}/{}", cipher_name(suite))
 }
 
 fn versions(leg: &TlsSideConfig) -> Vec<&'static rustls::SupportedProtocolVersion> {

@@ -81,7 +81,7 @@ fn suspend_and_resume_under_load() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("failed transactions: 0"), "{text}");
     assert!(count() > before);
-    assert!(console_error(&fixture, "resume").contains("nothing is paused"));
+    assert!(console_error(&fixture, "resume").contains("pooler is not paused"));
 }
 
 /// A client that does not read its pending output is disconnected after a timeout; others are not

@@ -8,6 +8,10 @@ use super::*;
 struct CommandRecorder(Vec<ConsoleCommand>);
 
 impl ConsoleBackend for CommandRecorder {
+    fn setting(&mut self, name: &str) -> Option<String> {
+        Some(format!("value of {name}"))
+    }
+
     fn show(&mut self, show: Show) -> Result<Vec<Vec<CellValue>>, ConsoleError> {
         match show {
             Show::Lists => Ok(vec![vec!["databases".into(), 300_000_007_u64.into()]]),

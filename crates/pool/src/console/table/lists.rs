@@ -1,9 +1,11 @@
 //! Small tables: LISTS, STATE, VERSION, and those that are always empty.
 
+use howdah_pool_config::ANY_DATABASE;
+
 use super::{
     super::snapshot::PoolerSnapshot,
     CellValue,
-    ColumnType::{self, Int4, Int8, Text},
+    ColumnType::{self, Bytea, Int4, Int8, Text},
 };
 
 pub(super) const LISTS: &[(&str, ColumnType)] = &[("list", Text), ("items", Int4)];
@@ -13,13 +15,31 @@ pub(super) const STATE: &[(&str, ColumnType)] = &[("key", Text), ("value", Text)
 pub(super) const VERSION: &[(&str, ColumnType)] = &[("version", Text)];
 
 pub(super) const MEM: &[(&str, ColumnType)] =
-    &[("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int8)];
+    &[("name", Text), ("size", Int4), ("used", Int4), ("free", Int4), ("memtotal", Int4)];
 
 pub(super) const DNS_HOSTS: &[(&str, ColumnType)] =
     &[("hostname", Text), ("ttl", Int8), ("addrs", Text)];
 
 pub(super) const DNS_ZONES: &[(&str, ColumnType)] =
-    &[("zonename", Text), ("serial", Text), ("count", Int4)];
+    &[("zonename", Text), ("serial", Int8), ("count", Int4)];
+
+pub(super) const FDS: &[(&str, ColumnType)] = &[
+    ("fd", Int4),
+    ("task", Text),
+    ("user", Text),
+    ("database", Text),
+    ("addr", Text),
+    ("port", Int4),
+    ("cancel", Int8),
+    ("link", Int4),
+    ("client_encoding", Text),
+    ("std_strings", Text),
+    ("datestyle", Text),
+    ("timezone", Text),
+    ("password", Text),
+    ("scram_client_key", Bytea),
+    ("scram_server_key", Bytea),
+];
 
 pub(super) const PEERS: &[(&str, ColumnType)] =
     &[("peer_id", Int4), ("host", Text), ("port", Int4), ("pool_size", Int4)];
@@ -41,13 +61,13 @@ pub(super) fn version() -> String {
 pub(super) fn lists(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let login =
         view.servers.iter().filter(|it| it.phase == howdah_pool_core::ServerPhase::Login).count();
-    let used = view.clients.len();
+    let used = view.clients.len() + view.admins.len();
     let max = view.config.limits.clients as usize;
     let lists = [
-        ("databases", view.databases.len()),
-        ("users", view.config.users.len()),
+        ("databases", 1 + view.databases.iter().filter(|it| it.name != ANY_DATABASE).count()),
+        ("users", super::pools::users(view).len()),
         ("peers", 0),
-        ("pools", view.pools.iter().filter(|pool| pool.is_owner()).count()),
+        ("pools", super::pools::pools(view).len()),
         ("peer_pools", 0),
         ("free_clients", max.saturating_sub(used)),
         ("used_clients", used),

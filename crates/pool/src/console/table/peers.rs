@@ -5,11 +5,16 @@ use std::{net::SocketAddr, time::SystemTime};
 use howdah_pool_core::{ClientPhase, ServerPhase};
 
 use super::{
-    super::snapshot::{ClientView, PoolerSnapshot, ServerView, SocketAddresses},
+    super::snapshot::{
+        AdminView, ClientView, ConnectionNumber, PoolerSnapshot, ServerView, SocketAddresses,
+    },
     CellValue,
-    ColumnType::{self, Int4, Int8, Text},
+    ColumnType::{self, Int4, Text},
     ShowColumn,
 };
+
+/// The database of console connections, in tables.
+pub(super) const ADMIN_DATABASE: &str = "pgbouncer";
 
 /// The values that SHOW CLIENTS, SERVERS and SOCKETS show for a connection.
 struct ConnectionRow<'a> {
@@ -23,7 +28,8 @@ struct ConnectionRow<'a> {
     changed: SystemTime,
     wait: std::time::Duration,
     close_needed: bool,
-    id: u64,
+    id: ConnectionNumber,
+    pointer: u64,
     link: Option<u64>,
     process_id: i32,
     application_name: &'a str,
@@ -48,13 +54,13 @@ const PEERS: &[ConnectionColumn] = &[
     ("wait", Int4, |peer| peer.wait.as_secs().into()),
     ("wait_us", Int4, |peer| peer.wait.subsec_micros().into()),
     ("close_needed", Int4, |peer| peer.close_needed.into()),
-    ("ptr", Text, |peer| pointer(Some(peer.id))),
+    ("ptr", Text, |peer| pointer(Some(peer.pointer))),
     ("link", Text, |peer| pointer(peer.link)),
     ("remote_pid", Int4, |peer| peer.process_id.into()),
     ("tls", Text, |peer| peer.place.tls.clone().unwrap_or_default().into()),
     ("application_name", Text, |peer| peer.application_name.into()),
     ("prepared_statements", Int4, |peer| peer.statements.into()),
-    ("id", Int8, |peer| peer.id.into()),
+    ("id", Int4, |peer| peer.id.into()),
 ];
 
 /// Additional columns of SHOW SOCKETS. They are always 0: positions in buffers are not recorded.
@@ -72,12 +78,12 @@ pub(super) const SOCKET: &[(&str, ColumnType)] = &[
 pub(super) const PINNED: &[(&str, ColumnType)] = &[
     ("database", Text),
     ("user", Text),
-    ("id", Int8),
+    ("id", Int4),
     ("application_name", Text),
     ("addr", Text),
     ("port", Int4),
     ("remote_pid", Int4),
-    ("seconds", Int8),
+    ("seconds", Int4),
     ("reason", Text),
 ];
 
@@ -87,7 +93,8 @@ pub(super) fn pinned(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
         .servers
         .iter()
         .filter_map(|server| {
-            let client = view.clients.iter().find(|client| Some(client.id) == server.client)?;
+            let client =
+                view.clients.iter().find(|client| Some(client.pointer) == server.client)?;
             Some((server.pin.as_ref()?, client, server))
         })
         .collect();
@@ -113,7 +120,9 @@ pub(super) fn columns() -> Vec<ShowColumn> {
 }
 
 pub(super) fn clients(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
-    view.clients.iter().map(|client| row(&client_row(view, client))).collect()
+    let admins = view.admins.iter().map(|admin| admin_row(view, admin));
+    let clients = view.clients.iter().map(|client| client_row(view, client));
+    admins.chain(clients).map(|peer| row(&peer)).collect()
 }
 
 pub(super) fn servers(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
@@ -124,9 +133,24 @@ pub(super) fn sockets(view: &PoolerSnapshot, only_active: bool) -> Vec<Vec<CellV
     let is_shown = |linked: bool| linked || !only_active;
     let clients = view.clients.iter().filter(|it| is_shown(it.server.is_some()));
     let servers = view.servers.iter().filter(|it| is_shown(it.client.is_some()));
+    let admins = view.admins.iter().filter(|_| !only_active).map(|admin| admin_row(view, admin));
     let clients = clients.map(|client| client_row(view, client));
     let servers = servers.map(|server| server_row(view, server));
-    let mut rows: Vec<_> = clients.chain(servers).map(|peer| row(&peer)).collect();
+    // As in PgBouncer, a state has the prefix of its column in SHOW POOLS here.
+    let prefixed = |mut peer: ConnectionRow<'_>| {
+        peer.state = match (peer.kind, peer.state) {
+            ("C", "waiting") => "cl_waiting",
+            ("C", _) => "cl_active",
+            (_, "new") => "sv_login",
+            (_, "idle") => "sv_idle",
+            (_, "used") => "sv_used",
+            (_, "tested") => "sv_tested",
+            (_, "being_canceled") => "sv_being_canceled",
+            _ => "sv_active",
+        };
+        row(&peer)
+    };
+    let mut rows: Vec<_> = admins.chain(clients).chain(servers).map(prefixed).collect();
     rows.iter_mut().for_each(|row| row.extend(SOCKET.iter().map(|_| CellValue::Int(0))));
     rows
 }
@@ -144,6 +168,7 @@ fn client_row<'a>(view: &'a PoolerSnapshot, client: &'a ClientView) -> Connectio
         database: &pool.database,
         is_replication: client.is_replication,
         state: match client.phase {
+            ClientPhase::Idle => "idle",
             ClientPhase::Active => "active",
             ClientPhase::Waiting => "waiting",
         },
@@ -153,10 +178,32 @@ fn client_row<'a>(view: &'a PoolerSnapshot, client: &'a ClientView) -> Connectio
         wait: if waits { client.since } else { std::time::Duration::ZERO },
         close_needed: false,
         id: client.id,
+        pointer: client.pointer,
         link: client.server,
         process_id: client.process_id,
         application_name: &client.application_name,
         statements: client.statements,
+    }
+}
+
+fn admin_row<'a>(view: &PoolerSnapshot, admin: &'a AdminView) -> ConnectionRow<'a> {
+    ConnectionRow {
+        kind: "C",
+        user: &admin.user,
+        database: ADMIN_DATABASE,
+        is_replication: false,
+        state: "idle",
+        place: &admin.addresses,
+        connected: admin.connected,
+        changed: view.at,
+        wait: std::time::Duration::ZERO,
+        close_needed: false,
+        id: admin.id,
+        pointer: u64::from(admin.id.unsigned_abs()),
+        link: None,
+        process_id: 0,
+        application_name: &admin.application_name,
+        statements: 0,
     }
 }
 
@@ -181,6 +228,7 @@ fn server_row<'a>(view: &'a PoolerSnapshot, server: &'a ServerView) -> Connectio
         wait: std::time::Duration::ZERO,
         close_needed: server.is_outdated,
         id: server.id,
+        pointer: server.pointer,
         link: server.client,
         process_id: server.process_id,
         application_name: &server.application_name,

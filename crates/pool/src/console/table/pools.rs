@@ -10,6 +10,7 @@ use super::{
     super::snapshot::{PoolView, PoolerSnapshot},
     CellValue,
     ColumnType::{self, Int4, Text},
+    peers::ADMIN_DATABASE,
 };
 
 pub(super) const POOLS: &[(&str, ColumnType)] = &[
@@ -56,8 +57,8 @@ pub(super) const PAUSED: &[(&str, ColumnType)] = &[("database", Text), ("user", 
 
 pub(super) const USERS: &[(&str, ColumnType)] = &[
     ("name", Text),
-    ("pool_size", Int4),
-    ("reserve_pool_size", Int4),
+    ("pool_size", Text),
+    ("reserve_pool_size", Text),
     ("pool_mode", Text),
     ("max_user_connections", Int4),
     ("current_connections", Int4),
@@ -70,7 +71,17 @@ pub(super) fn pools(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
         pool.is_owner() && (!pool.is_retired || pool.counts != PoolCounts::default())
     };
     let pools = view.pools.iter().enumerate().filter(|(_, pool)| is_used(pool));
-    pools.map(|(number, pool)| pool_row(view, number, pool)).collect()
+    let pools = pools.map(|(number, pool)| pool_row(view, number, pool));
+    std::iter::once(admin_pool_row(view)).chain(pools).collect()
+}
+
+/// The row of the console itself, as in PgBouncer.
+fn admin_pool_row(view: &PoolerSnapshot) -> Vec<CellValue> {
+    let mut row: Vec<CellValue> = vec![ADMIN_DATABASE.into(), ADMIN_DATABASE.into()];
+    row.push(view.admins.len().into());
+    row.extend((0..12).map(|_| CellValue::Int(0)));
+    row.extend([mode(PoolingMode::Statement).into(), CellValue::Null]);
+    row
 }
 
 fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellValue> {
@@ -84,7 +95,7 @@ fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellVa
     vec![
         pool.database.as_str().into(),
         pool.user.as_str().into(),
-        clients().filter(|client| client.phase == ClientPhase::Active).count().into(),
+        clients().filter(|client| client.phase != ClientPhase::Waiting).count().into(),
         waiting().count().into(),
         // No CancelRequest is queued: each is forwarded at once, over its own connection.
         cancels.into(),
@@ -177,7 +188,26 @@ pub(super) fn databases(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
             database.is_disabled.into(),
         ])
     };
-    let mut rows = Vec::new();
+    let admin = vec![
+        ADMIN_DATABASE.into(),
+        CellValue::Null,
+        view.config.listen.port.into(),
+        ADMIN_DATABASE.into(),
+        ADMIN_DATABASE.into(),
+        CellValue::Int(2),
+        CellValue::Int(0),
+        CellValue::Int(0),
+        view.config.timeouts.server_lifetime.as_secs().into(),
+        mode(PoolingMode::Statement).into(),
+        CellValue::Null,
+        CellValue::Int(0),
+        CellValue::Int(0),
+        CellValue::Int(0),
+        view.admins.len().into(),
+        CellValue::Int(0),
+        CellValue::Int(0),
+    ];
+    let mut rows = vec![admin];
     for database in view.databases.iter().filter(|it| it.name != ANY_DATABASE) {
         let settings = view.config.pool(&database.name, "");
         let clusters = settings.map(|settings| settings.clusters).unwrap_or_default();
@@ -210,11 +240,18 @@ pub(super) fn port(endpoint: &Endpoint) -> u16 {
     }
 }
 
+/// A user's own size as text, right-aligned in nine columns as by PgBouncer; empty without one.
+fn size(own: Option<u32>) -> CellValue {
+    own.map_or_else(String::new, |size| format!("{size:9}")).into()
+}
+
 pub(super) fn users(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let known = view.config.users.keys().map(String::as_str);
     let seen = view.pools.iter().map(|pool| pool.user.as_str());
     let clients = view.clients.iter().map(|client| view.client_user(client));
-    let names: BTreeSet<_> = known.chain(seen).chain(clients).collect();
+    let admins = view.admins.iter().map(|admin| admin.user.as_str());
+    let names: BTreeSet<_> =
+        known.chain(seen).chain(clients).chain(admins).chain([ADMIN_DATABASE]).collect();
     let row = |name: &str| {
         let none = howdah_pool_config::UserConfig::default();
         let own = view.config.users.get(name).unwrap_or(&none);
@@ -230,11 +267,13 @@ pub(super) fn users(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
                 pool.settings.login.user == name && !pool.is_mirror
             })
             .count();
+        let admins = view.admins.iter().filter(|admin| admin.user == name).count();
         let clients = view.clients.iter().filter(|client| view.client_user(client) == name).count();
+        let clients = clients + admins;
         vec![
             name.into(),
-            own.pool_size.into(),
-            own.reserve_size.into(),
+            size(own.pool_size),
+            size(own.reserve_size),
             own.mode.map(howdah_pool_config::PoolMode::as_str).into(),
             cap(own.max_servers, limits.servers_per_user).into(),
             servers.into(),

@@ -10,6 +10,7 @@ use super::{
     CellValue,
     ColumnType::{self, Numeric, Text},
     ShowColumn,
+    peers::ADMIN_DATABASE,
 };
 
 /// The columns that a table has: totals, averages, or both.
@@ -57,9 +58,9 @@ macro_rules! counter {
             average: $average,
         }
     };
-    // Columns that PgBouncer added later have the same average name in all tables.
-    (new $name:literal, $avg:literal, $value:expr) => {
-        counter!($name, $name, $name, $avg, $name, $value, Average::Second)
+    // Columns that PgBouncer added later have the same average name in all tables but TOTALS.
+    (new $name:literal, $avg:literal, $list:literal, $value:expr) => {
+        counter!($name, $name, $name, $avg, $list, $value, Average::Second)
     };
 }
 
@@ -92,10 +93,10 @@ const COUNTERS: &[StatCounter] = &[
     ),
     counter!("query_time", |it| micros(it.query_time.total()), Average::Each(|it| it.queries)),
     counter!("wait_time", |it| micros(it.wait_time.total()), Average::Second),
-    counter!(new "client_parse_count", "avg_client_parse_count", |it| it.client_parses),
-    counter!(new "server_parse_count", "avg_server_parse_count", |it| it.server_parses),
-    counter!(new "bind_count", "avg_bind_count", |it| it.binds),
-    counter!(new "client_login_count", "avg_client_login_count", |it| it.logins),
+    counter!(new "client_parse_count", "avg_client_parse_count", "ps_client_parse_count", |it| it.client_parses),
+    counter!(new "server_parse_count", "avg_server_parse_count", "ps_server_parse_count", |it| it.server_parses),
+    counter!(new "bind_count", "avg_bind_count", "ps_bind_count", |it| it.binds),
+    counter!(new "client_login_count", "avg_client_login_count", "client_login_count", |it| it.logins),
 ];
 
 pub(super) const TOTALS: &[(&str, ColumnType)] = &[("name", Text), ("value", Numeric)];
@@ -154,6 +155,9 @@ impl StatTotals {
 
 pub(super) fn rows(view: &PoolerSnapshot, which: StatColumns) -> Vec<Vec<CellValue>> {
     let mut sums: BTreeMap<&str, StatTotals> = BTreeMap::new();
+    let commands = view.admin_commands;
+    let console = PoolStats { transactions: commands, queries: commands, ..PoolStats::default() };
+    sums.entry(ADMIN_DATABASE).or_default().all = console;
     for (database, tally) in &view.removed {
         if let Some(database) = database {
             sums.entry(database).or_default().all += tally;

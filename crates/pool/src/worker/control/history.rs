@@ -15,7 +15,7 @@ impl PoolerHandle {
     /// averages if configured.
     pub(in crate::worker) fn run_stats_periods(&self, stop: &mpsc::Receiver<()>) {
         loop {
-            let log = self.shared.directory.config().log;
+            let log = self.shared.directory.config().log.clone();
             if stop.recv_timeout(log.stats_period) != Err(RecvTimeoutError::Timeout) {
                 return;
             }

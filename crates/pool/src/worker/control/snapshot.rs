@@ -6,7 +6,7 @@ use howdah_pool_core::{ClientReport, PeerId, PoolCounts, PoolStats, ServerReport
 
 use super::{
     PoolerHandle, WorkerReport,
-    ids::{external_client_id, external_server_id},
+    ids::{ConnectionNumbers, NumberedKind, client_pointer, server_pointer},
 };
 use crate::{
     ClientView, DatabaseView, MemberView, PoolView, PoolerSnapshot, ServerView, SocketAddresses,
@@ -54,6 +54,9 @@ impl PoolerHandle {
                 Some(server_view(worker, server, pool, place, at))
             }));
         }
+        if with_peers {
+            number(&mut clients, &mut servers, &self.shared.console.numbers);
+        }
         add_member_totals(&mut pools);
         clients.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
         servers.iter_mut().for_each(|it| it.is_replication = is_replication(&entries, it.pool));
@@ -77,6 +80,8 @@ impl PoolerHandle {
             removed: past,
             clients,
             servers,
+            admins: self.shared.console.views(),
+            admin_commands: self.shared.console.commands(),
             databases,
             is_suspended,
             members,
@@ -158,6 +163,21 @@ fn add_member_totals(pools: &mut [PoolView]) {
     }
 }
 
+/// Sets the ids of all connections, and orders them by id.
+fn number(clients: &mut [ClientView], servers: &mut [ServerView], numbers: &ConnectionNumbers) {
+    let all_clients = clients.iter().map(|client| (NumberedKind::Client, client.pointer));
+    let all_servers = servers.iter().map(|server| (NumberedKind::Server, server.pointer));
+    let assigned = numbers.assign(all_clients.chain(all_servers));
+    for client in &mut *clients {
+        client.id = assigned[&(NumberedKind::Client, client.pointer)];
+    }
+    for server in &mut *servers {
+        server.id = assigned[&(NumberedKind::Server, server.pointer)];
+    }
+    clients.sort_by_key(|client| client.id);
+    servers.sort_by_key(|server| server.id);
+}
+
 fn is_replication(entries: &[Arc<PoolEntry>], pool: usize) -> bool {
     entries.get(pool).is_some_and(|entry| entry.key.replication.is_some())
 }
@@ -171,14 +191,15 @@ fn client_view(
     at: SystemTime,
 ) -> ClientView {
     ClientView {
-        id: external_client_id(worker, client.id),
+        id: 0,
+        pointer: client_pointer(worker, client.id),
         pool,
         user: client.user.clone(),
         is_replication: false,
         phase: client.phase,
         connected: at - client.age,
         since: client.since,
-        server: client.server.map(|server| external_server_id(worker, server)),
+        server: client.server.map(|server| server_pointer(worker, server)),
         process_id,
         statements: client.statements,
         application_name: String::from_utf8_lossy(&client.application_name).into_owned(),
@@ -194,13 +215,14 @@ fn server_view(
     at: SystemTime,
 ) -> ServerView {
     ServerView {
-        id: external_server_id(worker, server.id),
+        id: 0,
+        pointer: server_pointer(worker, server.id),
         pool,
         is_replication: false,
         phase: server.phase,
         connected: at - server.age,
         since: server.since,
-        client: server.client.map(|client| external_client_id(worker, client)),
+        client: server.client.map(|client| client_pointer(worker, client)),
         cancels: server.cancels,
         process_id: server.process_id,
         statements: server.statements,

@@ -217,6 +217,7 @@ pub(super) fn pool_spec(
         server_limits: with(own),
         reserve: after.map(|after| ReservePool { limits: with(reserve), after }),
         is_round_robin: config.round_robin,
+        closes_outdated_sessions: times.server_fast_close,
         listen_bytes: config
             .notifications
             .enabled

@@ -4,7 +4,8 @@ use std::{io, sync::Arc};
 
 use howdah_net::{Received, Stream};
 use howdah_pool_config::{AuthQuery, CONSOLE_DATABASES};
-use howdah_pool_core::{ClientLogin, Permits, SessionParameter};
+use howdah_pool_core::{ClientLogin, SessionParameter};
+use howdah_wire::backend::{Severity, encode};
 
 use super::{LoggedIn, LoginProgress, READ_BYTES, origin};
 use crate::{
@@ -248,7 +249,7 @@ impl PendingClient {
 
 fn finish_login(
     client: AuthenticatedClient,
-    output: Vec<u8>,
+    mut output: Vec<u8>,
     stream: &mut Stream,
     shared: &SharedState,
 ) -> LoginProgress {
@@ -276,10 +277,18 @@ fn finish_login(
         LoginProgress::Close
     };
     if CONSOLE_DATABASES.contains(&database.as_str()) {
-        return match admit_admin(&user, client.is_owner, output, received, shared) {
+        let name = settings.iter().find(|it| &*it.name == b"application_name");
+        let name = name.map(|it| String::from_utf8_lossy(&it.value).into_owned());
+        let identity = (user.as_str(), name.as_deref().unwrap_or_default());
+        return match admit_admin(identity, client.is_owner, output, received, shared) {
             Ok(admin) => LoginProgress::Admin(Box::new(admin)),
             Err(why) => refuse(stream, why),
         };
+    }
+    if let Some(text) = &shared.directory.config().auth.login_notice {
+        let text = text.replace('\0', " ");
+        let fields = encode::essentials(Severity::Notice, b"00000", text.as_bytes());
+        encode::notice_response(&mut output, fields).expect("the text has no zero byte");
     }
     if shared.is_shutting_down() {
         return refuse(stream, Rejection::ShuttingDown);
@@ -346,7 +355,7 @@ pub(super) fn record_refusal(
 
 /// Admits a user to the console if permitted.
 fn admit_admin(
-    user: &str,
+    (user, application_name): (&str, &str),
     is_owner: bool,
     output: Vec<u8>,
     received: Vec<u8>,
@@ -358,7 +367,7 @@ fn admit_admin(
     if !is_admin && !is_in(&config.stats_users) {
         return Err(Rejection::NotAdmin(user.to_owned()));
     }
-    let permits = Permits::try_acquire(&shared.admin_clients)
-        .ok_or(Rejection::TooMany("console connections"))?;
-    Ok(AdminClient { is_admin, output, received, permits })
+    let permits = shared.console.try_acquire().ok_or(Rejection::TooMany("console connections"))?;
+    let (user, application_name) = (user.to_owned(), application_name.to_owned());
+    Ok(AdminClient { user, application_name, is_admin, output, received, permits })
 }

@@ -304,7 +304,7 @@ impl PoolWorker {
     /// Applies the directory's current settings to the core.
     pub(super) fn apply_settings(&mut self) {
         self.limit_message_size();
-        self.sockets.log = self.shared.directory.config().log;
+        self.sockets.log = self.shared.directory.config().log.clone();
         for entry in self.shared.directory.pools() {
             if self.core.has_pool(entry.id) {
                 self.apply_pool(&entry);

@@ -128,8 +128,8 @@ fn console_bans_replicas_but_not_primary() {
     assert_eq!(fixture.console("show bans"), "");
     let members = fixture.console("show members");
     assert_eq!(members.lines().count(), 3, "{members}");
-    assert_eq!(fixture.console("show databases").lines().count(), 3);
-    assert_eq!(fixture.console("show pools").lines().count(), 1);
+    assert_eq!(fixture.console("show databases").lines().count(), 4);
+    assert_eq!(fixture.console("show pools").lines().count(), 2);
     let registry = howdah_stats::Registry::new();
     let (stop, stopped) = std::sync::mpsc::channel();
     drop(stop); // Export once.
