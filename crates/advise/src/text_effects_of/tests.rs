@@ -66,7 +66,7 @@ fn statements_leave_and_remove_named_state() {
 
 #[test]
 fn locks_are_identified_by_their_keys() {
-    let leave = |name| vec![TextStep::Leave(StateKind::AdvisoryLock, name)];
+    let left_lock = |name| vec![TextStep::Leave(StateKind::AdvisoryLock, name)];
     assert_eq!(steps("select pg_advisory_lock(1)"), left_lock(lock(&["1"])));
     assert_eq!(steps("select pg_try_advisory_lock(1, '2'::int)"), left_lock(lock(&["1", "2"])));
     assert_eq!(steps("select pg_advisory_lock(id) from t"), left_lock(StateName::Unknown));

@@ -50,35 +50,30 @@ fn write_clients(out: &mut String, clients: &[ClientAdvice], limit: usize) {
     let [database, user, application] = widths;
     let _ = writeln!(
         out,
-        "{:database$} {:user$} {:application$} {:>15} {:>10} {:>12} {:>8} {:>15} {:>6}  MODE",
-        "DATABASE", "USER", "APPLICATION", "SESSIONS", "", "", "IN TRANS", "TRANSACTIONS AT", "",
-    );
-    let _ = writeln!(
-        out,
-        "{:database$} {:user$} {:application$} {:>15} {:>10} {:>12} {:>8} {:>15} {:>6}",
-        "",
-        "",
-        "",
-        "ALL/AT ONCE",
+        "{:database$} {:user$} {:application$} {:>11} {:>10} {:>12} {:>11} {:>14} {:>7}  MODE",
+        "DATABASE",
+        "USER",
+        "APPLICATION",
+        "SESSIONS",
         "STATEMENTS",
         "TRANSACTIONS",
-        "ACTION",
-        "ONCE p50/p99/max",
-        "PINNED",
+        "AT ONCE",
+        "IN TRANSACTION",
+        "PINNED"
     );
     for it in clients.iter().take(limit) {
         let open = it.open_transactions;
         let _ = writeln!(
             out,
-            "{:database$} {:user$} {:application$} {:>15} {:>10} {:>12} {:>8} {:>16} {:>6}  {}",
+            "{:database$} {:user$} {:application$} {:>11} {:>10} {:>12} {:>11} {:>14} {:>7}  {}",
             name(&it.database),
             name(&it.user),
             name(&it.application),
             format!("{}/{}", it.sessions, it.sessions_max),
             it.statements,
             it.transactions,
-            percent(it.transaction_share()),
             format!("{}/{}/{}", open.p50, open.p99, open.max),
+            percent(it.transaction_share()),
             percent(it.pinned_share()),
             it.mode.as_str(),
         );
@@ -86,7 +81,8 @@ fn write_clients(out: &mut String, clients: &[ClientAdvice], limit: usize) {
     write_omitted(out, clients.len(), limit);
     let _ = writeln!(
         out,
-        "Percentages are shares of the sessions' time; PINNED is estimated for adaptive mode."
+        "SESSIONS: in all/open at once. AT ONCE: open transactions, p50/p99/max. Percentages are shares\n\
+         of the sessions' time; PINNED is estimated for adaptive mode."
     );
 }
 

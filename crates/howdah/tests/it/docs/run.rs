@@ -354,6 +354,7 @@ page_tests! {
     pool_capture: "guide/pool-capture",
     pool_cluster: "guide/pool-cluster",
     pool_mirror: "guide/pool-mirror",
+    pool_modes: "guide/pool-modes",
     pool_shards: "guide/pool-shards",
     probe: "guide/probe",
     rehearse: "guide/rehearse",
