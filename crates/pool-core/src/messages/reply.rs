@@ -71,6 +71,8 @@ pub(crate) struct ReplyHandler<'a> {
     pub(crate) multiplexes_listen: bool,
     /// Whether transaction blocks are refused (statement mode).
     pub(crate) refuses_blocks: bool,
+    /// Whether the client keeps its server between transactions (session mode).
+    pub(crate) keeps_server: bool,
     /// The query that ran after the server's login, if one is configured.
     pub(crate) connect_query: Option<&'a ConnectQuery>,
     pub(crate) parameter_sets: &'a mut ParameterSets,
@@ -270,6 +272,12 @@ impl ReplyHandler<'_> {
             Backend::NotificationResponse => self.handle_notification(),
             Backend::ParameterStatus => self.handle_parameter_status(body, ReplyTarget::Client),
             Backend::ErrorResponse if matches!(self.server.state, ServerState::Linked(_)) => {
+                // With the end of the transaction in the same read, the server is not released yet.
+                // Its error is not the client's, and no other client may get it.
+                if !self.keeps_server && self.server.is_quiescent() {
+                    self.server.is_ending = true;
+                    return ReplyAction::Swallow;
+                }
                 ReplyAction::Forward
             }
             // The server is about to close the connection.

@@ -75,6 +75,8 @@ pub(crate) struct ServerConnection {
     pub(crate) statements: ServerStatements,
     /// Whether the reset query must run before the next client.
     pub(crate) is_reset_due: bool,
+    /// Whether the server has announced that it closes the connection.
+    pub(crate) is_ending: bool,
     /// Whether the check query is running on the connection.
     pub(crate) is_in_check: bool,
     /// The time of the call in which the connection has passed a check, so that a waiting client
@@ -166,6 +168,7 @@ impl ServerConnection {
             parameters: ServerParameters::default(),
             statements: ServerStatements::default(),
             is_reset_due: false,
+            is_ending: false,
             is_in_check: false,
             check_passed_at: None,
             work_started: now,
