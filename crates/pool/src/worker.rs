@@ -38,6 +38,7 @@ mod refusals;
 mod reload;
 mod resolver_threads;
 mod run;
+mod server_secrets;
 mod shared_state;
 mod socket_table;
 mod sockets;

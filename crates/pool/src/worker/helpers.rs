@@ -28,6 +28,7 @@ pub(super) struct Helpers {
     heavy: Sender<LoginJob>,
     lookups: Sender<LoginJob>,
     passwords: PasswordThreads,
+    secrets: Sender<LoginJob>,
     resolver: ResolverThreads,
 }
 
@@ -50,6 +51,8 @@ pub(super) enum JobKind {
     AuthQuery,
     /// The check of a password, which waits for a server.
     CheckPassword,
+    /// The password for a server from a file or a program.
+    FetchSecret,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
@@ -73,7 +76,11 @@ impl Helpers {
             pending.advance(shared, true)
         })?;
         let passwords = PasswordThreads::start(shared)?;
-        Ok(Self { heavy, lookups, passwords, resolver: ResolverThreads::start(shared)? })
+        let secrets = start("secret", shared, |job, shared| {
+            job.pending.fetch_secret(shared);
+            job.pending.advance(shared, true)
+        })?;
+        Ok(Self { heavy, lookups, passwords, secrets, resolver: ResolverThreads::start(shared)? })
     }
 
     /// Queues a login step. The queue is bounded by the number of logins in progress.
@@ -82,6 +89,7 @@ impl Helpers {
             JobKind::Heavy => &self.heavy,
             JobKind::AuthQuery => &self.lookups,
             JobKind::CheckPassword => return self.passwords.submit(job),
+            JobKind::FetchSecret => &self.secrets,
             JobKind::Resolve => return self.resolver.submit(job),
         };
         // Never fails: the threads live as long as any handle.

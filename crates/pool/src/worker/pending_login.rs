@@ -70,6 +70,9 @@ pub(super) enum LoginProgress {
     /// The next step needs the check of a password at a server: see
     /// [`PendingLogin::check_password`].
     CheckPassword,
+    /// The next step needs the password for a server from its source: see
+    /// [`PendingLogin::fetch_secret`].
+    FetchSecret,
     /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
@@ -93,7 +96,12 @@ impl LoginProgress {
     pub(super) fn is_unfinished(&self) -> bool {
         matches!(
             self,
-            Self::Waiting | Self::Heavy | Self::AuthQuery | Self::CheckPassword | Self::Resolve
+            Self::Waiting
+                | Self::Heavy
+                | Self::AuthQuery
+                | Self::CheckPassword
+                | Self::FetchSecret
+                | Self::Resolve
         )
     }
 }
@@ -188,6 +196,16 @@ impl PendingLogin {
             PendingKind::Client(_) => None,
             PendingKind::Server(server) => server.host(),
             PendingKind::Cancel(cancel) => cancel.host(),
+        }
+    }
+
+    /// Fetches the password for a server that the login waits for, on the calling thread.
+    pub(super) fn fetch_secret(&mut self, shared: &SharedState) {
+        if let PendingKind::Server(server) = &mut self.kind
+            && let Some(source) = server.secret_source()
+        {
+            let secret = shared.server_secrets.fetch(source);
+            server.set_secret(secret);
         }
     }
 

@@ -147,6 +147,7 @@ impl PoolWorker {
             LoginProgress::Heavy => self.submit_to_helper(slot, JobKind::Heavy),
             LoginProgress::AuthQuery => self.submit_to_helper(slot, JobKind::AuthQuery),
             LoginProgress::CheckPassword => self.submit_to_helper(slot, JobKind::CheckPassword),
+            LoginProgress::FetchSecret => self.submit_to_helper(slot, JobKind::FetchSecret),
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {
