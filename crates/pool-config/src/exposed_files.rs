@@ -18,7 +18,8 @@ pub(super) fn exposed_files(config: &Config, path: &Path) -> Vec<Diagnostic> {
         config.tls.server.key.as_deref(),
         config.capture.redact_key.as_deref(),
     ];
-    files.into_iter().flatten().filter_map(warning).collect()
+    let secret_files = config.users.values().filter_map(|user| user.secret_file.as_deref());
+    files.into_iter().flatten().chain(secret_files).filter_map(warning).collect()
 }
 
 /// An empty secret, as `trust` needs one, is none.

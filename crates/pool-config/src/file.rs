@@ -165,6 +165,9 @@ impl Config {
                 *file = folder.join(&*file);
             }
         }
+        for file in self.users.values_mut().filter_map(|user| user.secret_file.as_mut()) {
+            *file = folder.join(&*file);
+        }
     }
 
     /// Loads the secrets of the user list into `users`, replacing those that were loaded earlier. A
@@ -229,6 +232,11 @@ impl Config {
         }
         self.check_client_tls(&mut rule);
         self.check_auth_queries(&mut rule);
+        for (name, user) in &self.users {
+            for (below, why) in user.errors() {
+                rule(true, &format!("users.{name}.{below}"), why);
+            }
+        }
         for (name, database) in &self.databases {
             let key = format!("databases.{name}");
             let is_reserved = CONSOLE_DATABASES.contains(&name.as_str());

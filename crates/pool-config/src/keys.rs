@@ -259,6 +259,9 @@ pub(crate) const DATABASE_KEYS: &[SettingKey<DatabaseConfig>] = keys![
 /// The keys of an entry of `users`.
 pub(crate) const USER_KEYS: &[SettingKey<UserConfig>] = keys![
     Reload secret;
+    Reload secret_command => "a command";
+    Reload secret_lifetime;
+    Reload secret_file;
     Reload mode;
     Reload pool_size;
     Reload reserve_size;

@@ -75,7 +75,7 @@ pub use self::{
     tcp::TcpConfig,
     timeouts::TimeoutConfig,
     tls::{TlsConfig, TlsSideConfig},
-    user::UserConfig,
+    user::{SecretSource, UserConfig},
     userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
 };
 

@@ -6,8 +6,8 @@ use std::{num::NonZeroU32, time::Duration};
 use howdah_connect::Endpoint;
 
 use super::{
-    ClusterPool, Config, DatabaseConfig, LoadBalanceHosts, MirrorPool, PoolMode, StoredSecret,
-    TimeoutConfig, UserConfig,
+    ClusterPool, Config, DatabaseConfig, LoadBalanceHosts, MirrorPool, PoolMode, SecretSource,
+    StoredSecret, TimeoutConfig, UserConfig,
 };
 
 /// The resolved settings of a pool, that is, of one user in one database.
@@ -29,6 +29,8 @@ pub struct PoolSettings {
     pub mirrors: Vec<MirrorPool>,
     /// Role, database and secret for logins to the servers.
     pub login: ServerIdentity,
+    /// Where the password for the login comes from, if not from `login`.
+    pub secret_source: Option<SecretSource>,
     /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
     pub allow_cleartext_password: bool,
@@ -93,6 +95,8 @@ impl Config {
         let mirrors = if is_mirrored { entry.mirror_pools().ok()? } else { Vec::new() };
         Some(PoolSettings {
             mirrors,
+            // A secret of the database itself is for its `user` there.
+            secret_source: own.secret_source().filter(|_| entry.secret.is_none()),
             allow_cleartext_password: entry
                 .allow_cleartext_password
                 .unwrap_or(self.allow_cleartext_password),

@@ -39,6 +39,7 @@ mod refusals;
 mod reload;
 mod resolver_threads;
 mod run;
+mod server_secrets;
 mod shared_state;
 mod socket_check;
 mod socket_table;

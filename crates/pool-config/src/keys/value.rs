@@ -259,6 +259,14 @@ impl KeyValue for Vec<String> {
     }
 }
 
+impl OptionalValue for Vec<String> {
+    fn parse(text: &str, notation: Notation) -> Result<Option<Self>, String> {
+        let mut items = Self::new();
+        items.set(text, notation)?;
+        Ok(Some(items).filter(|items| !items.is_empty()))
+    }
+}
+
 /// Implements both traits for keywords: their type, all of them, and the error for another one.
 macro_rules! keywords {
     ($($type:ty, [$($keyword:expr),+], $expected:literal;)*) => {$(

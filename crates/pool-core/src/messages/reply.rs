@@ -72,6 +72,8 @@ pub(crate) struct ReplyHandler<'a> {
     pub(crate) multiplexes_listen: bool,
     /// Whether transaction blocks are refused (statement mode).
     pub(crate) refuses_blocks: bool,
+    /// Whether the client keeps its server between transactions (session mode).
+    pub(crate) keeps_server: bool,
     /// The query that ran after the server's login, if one is configured.
     pub(crate) connect_query: Option<&'a ConnectQuery>,
     pub(crate) parameter_sets: &'a mut ParameterSets,
@@ -282,6 +284,12 @@ impl ReplyHandler<'_> {
             Backend::NotificationResponse => self.handle_notification(),
             Backend::ParameterStatus => self.handle_parameter_status(body, ReplyTarget::Client),
             Backend::ErrorResponse if matches!(self.server.state, ServerState::Linked(_)) => {
+                // With the end of the transaction in the same read, the server is not released yet.
+                // Its error is not the client's, and no other client may get it.
+                if !self.keeps_server && self.server.is_quiescent() {
+                    self.server.is_ending = true;
+                    return ReplyAction::Swallow;
+                }
                 ReplyAction::Forward
             }
             // The server is about to close the connection.
@@ -384,7 +392,7 @@ impl ReplyHandler<'_> {
     /// Removes, for the client and the server, the statement that a DEALLOCATE has deallocated. The
     /// client sent the DEALLOCATE by the extended protocol.
     fn deallocate_completed(&mut self) {
-        let Some(name) = self.server.deallocated_name.take() else { return };
+        let Some(name) = self.server.batch.deallocated_name.take() else { return };
         let Some(client) = self.client.as_deref_mut() else { return };
         if let Some(statement) = client.statements.named.remove(&name) {
             self.server.statements.remove(statement.id);
@@ -485,7 +493,7 @@ impl ReplyHandler<'_> {
             self.server.status = TransactionStatus::Failed;
         }
         self.server.restore.is_due = false;
-        self.server.deallocated_name = None;
+        self.server.batch.deallocated_name = None;
         if let Some(reply) = self.retry_outdated_statement(body) {
             return reply;
         }

@@ -153,7 +153,7 @@ impl Rewriter<'_> {
         // The text is a DEALLOCATE of a statement that has a different name on the server.
         self.pair.ensure_prepared(&statement);
         self.pair.server.outstanding.push(RequestKind::Parse(rollback));
-        self.pair.server.deallocated_name = Some(name.into());
+        self.pair.server.batch.deallocated_name = Some(name.into());
         let sql_end = text_at + sql_text(&message.body[text_at..]).len();
         self.replace_front(message.header, sql_end, &[b"\0DEALLOCATE ", &statement.name]);
         RewriteResult::FrontReplaced(sql_end)

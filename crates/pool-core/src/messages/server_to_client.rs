@@ -114,6 +114,7 @@ impl MessagePath<'_> {
             client,
             multiplexes_listen: listens,
             refuses_blocks,
+            keeps_server: spec.mode == PoolingMode::Session,
             connect_query: spec.connect_query.as_deref(),
             parameter_sets: self.parameter_sets,
             statements: self.statements,

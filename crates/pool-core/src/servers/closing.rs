@@ -131,16 +131,18 @@ pub(crate) fn close_unusable_idle(
     }
 }
 
-/// Whether a free server must be closed because it is outdated or surplus, because clients get
-/// no server (PAUSE), or because no client waits and idle servers are not kept (the database
-/// was removed, or clients are being handed over to another process). If it returns `true`, the
-/// caller must close the server, because this call may have already counted it as closed.
+/// Whether a free server must be closed because it closes the connection itself, because it is
+/// outdated or surplus, because clients get no server (PAUSE), or because no client waits and idle
+/// servers are not kept (the database was removed, or clients are being handed over to another
+/// process). If it returns `true`, the caller must close the server, because this call may have
+/// already counted it as closed.
 #[inline]
 pub(crate) fn must_close(peers: &mut Peers, pools: &Pools, id: ServerId) -> bool {
     let Some(server) = peers.servers.get(id) else { return false };
     let Some(pool) = pools.get(server.pool) else { return false };
     let is_idle = || pool.waiting.is_empty();
-    pool.spec.is_paused()
+    server.is_ending
+        || pool.spec.is_paused()
         || (pool.spec.is_closing || pools.closes_idle_servers) && is_idle()
         || pool.spec.epoch() != server.epoch
         || pool.has_surplus

@@ -76,6 +76,8 @@ pub(crate) struct ServerConnection {
     pub(crate) statements: ServerStatements,
     /// Whether the reset query must run before the next client.
     pub(crate) is_reset_due: bool,
+    /// Whether the server has announced that it closes the connection.
+    pub(crate) is_ending: bool,
     pub(crate) check: CheckState,
     /// Time at which the current transaction or request started.
     pub(crate) work_started: Time,
@@ -90,9 +92,6 @@ pub(crate) struct ServerConnection {
     pub(crate) restore: RestoreState,
     /// The LISTEN and UNLISTEN statements in the client's transaction.
     pub(crate) pending_actions: Option<Box<PendingActions>>,
-    /// The client's name for the statement that a DEALLOCATE in flight, sent by the extended
-    /// protocol, refers to.
-    pub(crate) deallocated_name: Option<Box<[u8]>>,
     /// Whether the client's writes are tracked, and whether one was detected.
     pub(crate) write_detection: WriteDetection,
     pub(crate) flow: FlowState,
@@ -114,6 +113,9 @@ pub(crate) struct BatchState {
     pub(crate) may_deallocate: bool,
     /// Whether the server waits for COPY data, and ignores Sync.
     pub(crate) is_copying_in: bool,
+    /// The client's name for the statement that a DEALLOCATE in flight, sent by the extended
+    /// protocol, refers to.
+    pub(crate) deallocated_name: Option<Box<[u8]>>,
     /// The bytes of the last batch, in case it must be sent again.
     pub(crate) retry_buffer: RetryBuffer,
     /// The client's request in its original bytes, until the first byte of a reply arrives, in case
@@ -176,6 +178,7 @@ impl ServerConnection {
             parameters: ServerParameters::default(),
             statements: ServerStatements::default(),
             is_reset_due: false,
+            is_ending: false,
             check: CheckState::default(),
             work_started: now,
             session_state: SessionStateFlags::NONE,
@@ -183,7 +186,6 @@ impl ServerConnection {
             pin: None,
             restore: RestoreState::default(),
             pending_actions: None,
-            deallocated_name: None,
             write_detection: WriteDetection::Disabled,
             flow: FlowState::default(),
             permits,
@@ -200,7 +202,7 @@ impl ServerConnection {
         self.pin = None;
         self.restore.clear();
         self.pending_actions = None;
-        self.deallocated_name = None;
+        self.batch.deallocated_name = None;
         self.parameters.parse_state.start_link();
     }
 

@@ -40,6 +40,22 @@ fn warm_transaction_takes_two_sends() {
 }
 
 #[test]
+fn error_after_end_of_transaction_reaches_no_client() {
+    let mut harness = CoreHarness::new(PoolSpec::new(1));
+    let (a, b) = (harness.client(), harness.client());
+    let server = harness.log_in_server();
+    for client in [a, b] {
+        harness.sent_to_client(client);
+        harness.send_from_client(client, &query("select 1"));
+    }
+    let error = message(b'E', b"SFATAL\0C57P01\0Mterminating connection\0\0");
+    harness.send_from_server(server, &[answer("a", b'I'), error].concat());
+    assert_eq!(harness.sent_to_client(a), answer("a", b'I'));
+    assert_eq!(harness.sent_to_client(b), b"", "it waits for another server");
+    assert_eq!(harness.io.closed, [PeerId::Server(server)]);
+}
+
+#[test]
 fn transaction_keeps_server_and_others_wait_in_order() {
     let mut harness = CoreHarness::new(PoolSpec::new(1));
     let (a, b, c) = (harness.client(), harness.client(), harness.client());

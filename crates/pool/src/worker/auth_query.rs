@@ -193,9 +193,12 @@ fn connect(
     let AuthQuery { auth_user: user, database, .. } = auth_query.clone();
     let key = PoolKey { database, user, replication: None, part: None };
     // The client limits do not apply: the login that waits for the result already holds permits.
-    let take_occupancy = |entry: &PoolEntry| match entry.spec.admin_state.is_disabled() {
-        true => Err(AuthQueryError::Disabled),
-        false => Ok(Permits::acquire(&entry.occupancy)),
+    let take_occupancy = |entry: &PoolEntry| {
+        let is_disabled = entry.spec.admin_state.is_disabled();
+        if is_disabled {
+            return Err(AuthQueryError::Disabled);
+        }
+        Ok(Permits::acquire(&entry.occupancy))
     };
     let (pool, permits) = shared.directory.admit(&key, |pool, _| take_occupancy(pool))??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;

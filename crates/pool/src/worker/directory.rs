@@ -262,6 +262,7 @@ impl Directory {
         settings.login.user.clone_from(&key.user);
         settings.login.secret = Some(StoredSecret::Plain(password.clone()));
         settings.login.connect_query = None;
+        settings.secret_source = None;
         let servers = match std::mem::take(&mut settings.clusters).into_iter().next() {
             None => vec![settings.servers.clone()],
             Some(cluster) => {

@@ -29,6 +29,7 @@ pub(super) struct Helpers {
     heavy: Sender<LoginJob>,
     lookups: Sender<LoginJob>,
     passwords: PasswordThreads,
+    secrets: Sender<LoginJob>,
     resolver: ResolverThreads,
     /// Started when the first socket is checked; the setting is rarely used.
     socket_checks: Arc<OnceLock<Option<Sender<LoginJob>>>>,
@@ -57,6 +58,8 @@ pub(super) enum JobKind {
     CheckSocket,
     /// The check of a password, which waits for a server.
     CheckPassword,
+    /// The password for a server from a file or a program.
+    FetchSecret,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
@@ -80,9 +83,13 @@ impl Helpers {
             pending.advance(shared, true)
         })?;
         let passwords = PasswordThreads::start(shared)?;
+        let secrets = start("secret", shared, |job, shared| {
+            job.pending.fetch_secret(shared);
+            job.pending.advance(shared, true)
+        })?;
         let resolver = ResolverThreads::start(shared)?;
         let (socket_checks, shared) = (Arc::default(), Arc::clone(shared));
-        Ok(Self { heavy, lookups, passwords, resolver, socket_checks, shared })
+        Ok(Self { heavy, lookups, passwords, secrets, resolver, socket_checks, shared })
     }
 
     /// Queues a login step. The queue is bounded by the number of logins in progress.
@@ -96,6 +103,7 @@ impl Helpers {
                 self.socket_checks.get_or_init(start).as_ref().unwrap_or(&self.heavy)
             }
             JobKind::CheckPassword => return self.passwords.submit(job),
+            JobKind::FetchSecret => &self.secrets,
             JobKind::Resolve => return self.resolver.submit(job),
         };
         // Never fails: the threads live as long as any handle.

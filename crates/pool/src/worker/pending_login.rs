@@ -73,6 +73,9 @@ pub(super) enum LoginProgress {
     /// The next step needs the check of a password at a server: see
     /// [`PendingLogin::check_password`].
     CheckPassword,
+    /// The next step needs the password for a server from its source: see
+    /// [`PendingLogin::fetch_secret`].
+    FetchSecret,
     /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
@@ -101,6 +104,7 @@ impl LoginProgress {
                 | Self::AuthQuery
                 | Self::CheckSocket
                 | Self::CheckPassword
+                | Self::FetchSecret
                 | Self::Resolve
         )
     }
@@ -206,6 +210,16 @@ impl PendingLogin {
         match &self.kind {
             PendingKind::Server(server) => server.unchecked_socket(),
             PendingKind::Client(_) | PendingKind::Cancel(_) => None,
+        }
+    }
+
+    /// Fetches the password for a server that the login waits for, on the calling thread.
+    pub(super) fn fetch_secret(&mut self, shared: &SharedState) {
+        if let PendingKind::Server(server) = &mut self.kind
+            && let Some(source) = server.secret_source()
+        {
+            let secret = shared.server_secrets.fetch(source);
+            server.set_secret(secret);
         }
     }
 

@@ -30,6 +30,7 @@ use super::{
     password_checks::PasswordChecks,
     refusals::Refusals,
     reload::ConfigOrigin,
+    server_secrets::ServerSecrets,
     startups::Startups,
     tls::ClientTls,
 };
@@ -95,6 +96,8 @@ pub(super) struct SharedState {
     pub(super) multiplexers: ListenMultiplexers,
     /// Counts of refused logins.
     pub(super) refusals: Refusals,
+    /// The passwords for servers that programs have printed.
+    pub(super) server_secrets: ServerSecrets,
     /// The passwords that servers have accepted.
     pub(super) password_checks: PasswordChecks,
     /// The socket to the process that is being taken over, while it has clients. The lock
@@ -136,6 +139,7 @@ impl SharedState {
             has_foreign_clients: AtomicBool::new(false),
             multiplexers: ListenMultiplexers::default(),
             refusals: Refusals::default(),
+            server_secrets: ServerSecrets::default(),
             password_checks: PasswordChecks::default(),
             predecessor: Mutex::default(),
         })

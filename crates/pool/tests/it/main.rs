@@ -40,6 +40,7 @@ mod replication;
 mod restarts;
 mod routing;
 mod server_login;
+mod server_secrets;
 mod sessions;
 mod shards;
 mod shutdown;

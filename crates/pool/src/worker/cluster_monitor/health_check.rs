@@ -399,6 +399,10 @@ pub(in crate::worker) fn log_in_blocking(
                 return Ok((stream, ready));
             }
             LoginProgress::NoServer(_, failure) => return Err(BlockingLoginError::Failed(failure)),
+            LoginProgress::FetchSecret => {
+                pending.fetch_secret(shared);
+                continue;
+            }
             LoginProgress::Resolve => {
                 resolver_threads::resolve_blocking(&mut pending, shared);
                 continue;

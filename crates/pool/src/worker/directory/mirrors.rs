@@ -3,7 +3,7 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use howdah_pool_config::{Config, MirrorPool, PoolMode, PoolSettings};
+use howdah_pool_config::{Config, MirrorPool, PoolMode, PoolSettings, UserConfig};
 use howdah_pool_core::{
     ConnectionLimit, Mirror, MirrorTarget, PoolSpec, PoolTimeouts, PoolingMode,
 };
@@ -22,6 +22,10 @@ pub(super) fn mirror_settings(
     let mirrors = std::mem::take(&mut settings.mirrors);
     let mirror = mirrors.into_iter().find(|mirror| mirror.name == name)?;
     let login = config.mirror_login(&settings.login, &mirror);
+    if let Some(user) = mirror.entry.user.as_ref() {
+        let own = config.users.get(user).and_then(UserConfig::secret_source);
+        settings.secret_source = own.filter(|_| mirror.entry.secret.is_none());
+    }
     let MirrorPool { endpoint, entry, .. } = mirror;
     let timeout = Some(entry.timeout);
     Some(PoolSettings {

@@ -114,6 +114,10 @@ impl NotifyConnection {
                     return Err(NotifyConnectionError::Login(failure.message));
                 }
                 LoginProgress::Waiting => {}
+                LoginProgress::FetchSecret => {
+                    pending.fetch_secret(shared);
+                    continue;
+                }
                 LoginProgress::Resolve => {
                     resolver_threads::resolve_blocking(&mut pending, shared);
                     continue;

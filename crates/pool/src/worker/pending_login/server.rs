@@ -3,8 +3,9 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
+use howdah_pool_config::{SecretSource, StoredSecret};
 use howdah_pool_core::{ServerFailure, ServerId, SessionParameter};
-use howdah_wire::{auth::scram::ClientKeys, startup::ProtocolVersion};
+use howdah_wire::{Secret, auth::scram::ClientKeys, startup::ProtocolVersion};
 
 use super::{LoginProgress, READ_BYTES, cancel::dial};
 use crate::{
@@ -40,6 +41,8 @@ pub(in crate::worker) struct PendingServer {
     address: Option<Result<SocketAddr, String>>,
     /// Startup parameters in addition to those of the pool.
     parameters: Vec<SessionParameter>,
+    /// The password from the pool's [`SecretSource`], once it is known.
+    secret: Option<Result<Secret, String>>,
     /// The cache of derived keys, if it is not the one that all logins share.
     keys: Option<ClientKeys>,
 }
@@ -102,6 +105,7 @@ impl PendingServer {
             is_redialled,
             address,
             parameters: Vec::new(),
+            secret: None,
             keys: None,
         }
     }
@@ -128,6 +132,16 @@ impl PendingServer {
     pub(super) fn unchecked_socket(&self) -> Option<(Arc<LocalSocket>, Arc<PoolEntry>)> {
         let local = self.attempts.last()?.route.local_socket()?;
         local.is_usable().is_none().then(|| (Arc::clone(local), Arc::clone(&self.entry)))
+    }
+
+    /// Returns the source of the password, if the login needs it now.
+    pub(super) fn secret_source(&self) -> Option<&SecretSource> {
+        self.entry.settings.secret_source.as_ref().filter(|_| self.secret.is_none())
+    }
+
+    /// Sets the password from the source, or the reason why there is none.
+    pub(super) fn set_secret(&mut self, secret: Result<Secret, String>) {
+        self.secret = Some(secret);
     }
 
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
@@ -158,6 +172,16 @@ impl PendingServer {
         shared: &SharedState,
         heavy: bool,
     ) -> LoginProgress {
+        if self.secret_source().is_some() {
+            return LoginProgress::FetchSecret;
+        }
+        if let Some(Err(why)) = &self.secret {
+            let message = format!("no password for the server: {why}");
+            return LoginProgress::NoServer(
+                self.id,
+                ServerFailure { sqlstate: *b"08006", message },
+            );
+        }
         loop {
             if stream.is_none() {
                 let Some(attempt) = self.attempts.last() else {
@@ -203,7 +227,7 @@ impl PendingServer {
                 }
                 Err(error) => {
                     *stream = None;
-                    if let Some(failure) = self.attempt_failed(error, attempt) {
+                    if let Some(failure) = self.attempt_failed(error, attempt, shared) {
                         return LoginProgress::NoServer(self.id, failure);
                     }
                 }
@@ -216,6 +240,7 @@ impl PendingServer {
         &mut self,
         error: AttemptError,
         attempt: LoginAttempt,
+        shared: &SharedState,
     ) -> Option<ServerFailure> {
         match error {
             AttemptError::Connection(text) => {
@@ -225,6 +250,11 @@ impl PendingServer {
             }
             AttemptError::Login(error) => {
                 self.failure = error.failure();
+                if let Some(source) = &self.entry.settings.secret_source
+                    && self.failure.sqlstate.starts_with(b"28")
+                {
+                    shared.server_secrets.discard(source);
+                }
                 if error.may_retry_as_3_0() && attempt.newest != ProtocolVersion::V3_0 {
                     self.attempts.push(LoginAttempt { newest: ProtocolVersion::V3_0, ..attempt });
                     return None;
@@ -263,6 +293,9 @@ impl PendingServer {
         if self.handshake.is_none() {
             let mut intent = self.entry.server_intent(newest, stream);
             intent.parameters.extend(self.parameters.iter().cloned());
+            if let Some(Ok(password)) = &self.secret {
+                intent.identity.secret = Some(StoredSecret::Plain(password.clone()));
+            }
             let entropy = shared.entropy().ok_or_else(|| {
                 AttemptError::Connection(
                     "could not get random bytes from the operating system".to_owned(),

@@ -148,6 +148,7 @@ impl PoolWorker {
             LoginProgress::AuthQuery => self.submit_to_helper(slot, JobKind::AuthQuery),
             LoginProgress::CheckSocket => self.submit_to_helper(slot, JobKind::CheckSocket),
             LoginProgress::CheckPassword => self.submit_to_helper(slot, JobKind::CheckPassword),
+            LoginProgress::FetchSecret => self.submit_to_helper(slot, JobKind::FetchSecret),
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {
