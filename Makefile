@@ -14,7 +14,7 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak book spark
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts bench compat doc receivers soak book spark
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -79,6 +79,9 @@ simulate: ## Simulate the pooler under random faults, and check that known bugs 
 
 failover: setup ## Kill a primary, promote its standby and start the old primary again behind a pooler, 20 times with different pauses.
 	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture
+
+restarts: setup ## Replace the pooler, restart the server and fail over under 200 clients with each authentication.
+	HOWDAH_RESTARTS_CLIENTS=200 $(CARGO) test --package howdah-pool --test it -- restarts:: --nocapture --test-threads 1
 
 soak: setup ## Run all services together for an hour while servers and services fail: make soak SOAK_SECONDS=3600.
 	HOWDAH_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --workspace $(FULL) --test it -- soak:: --nocapture
