@@ -19,7 +19,7 @@ use tracing_subscriber::{
 };
 
 pub(crate) use self::syslog::SyslogName;
-use self::{fields::EscapedFields, file::LogFile, json_lines::JsonLines, syslog::Syslog};
+use self::{fields::EscapedFields, file::AppendedLog, json_lines::JsonLines, syslog::Syslog};
 use crate::{
     progress::{AboveBars, Bars},
     terminal::Terminal,
@@ -61,7 +61,7 @@ static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> =
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
 /// The file to which the log is copied, and whether stderr gets it, too.
-static FILE: OnceLock<(LogFile, bool)> = OnceLock::new();
+static FILE: OnceLock<(AppendedLog, bool)> = OnceLock::new();
 
 /// Starts logging for the process. Call once. `given` is the level on the command line.
 pub(crate) fn start(
@@ -115,7 +115,7 @@ pub(crate) fn adjust(level: Option<Level>, syslog: Option<SyslogName<'_>>) -> io
 ///
 /// The file cannot be opened.
 pub(crate) fn copy_to_file(path: &Path, to_stderr: bool) -> io::Result<()> {
-    let file = LogFile::open(path)?;
+    let file = AppendedLog::open(path)?;
     let _ = FILE.set((file, to_stderr));
     Ok(())
 }
@@ -151,7 +151,7 @@ struct LogWriters(Bars);
 
 /// Destinations of one log line: the file, if any, and one of the two others.
 struct LogLineWriter<'a> {
-    file: Option<&'a LogFile>,
+    file: Option<&'a AppendedLog>,
     line: Option<LineOutput<'a>>,
 }
 

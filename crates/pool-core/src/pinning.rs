@@ -208,8 +208,8 @@ pub(crate) fn may_release(
     false
 }
 
-/// Ends the pin of a server that its client leaves, and counts its time. Returns whether the session
-/// may have state that a reset does not remove.
+/// Ends the pin of a server that its client leaves, and counts its time. Returns whether the
+/// session may have state that a reset does not remove.
 pub(crate) fn end(server: &mut ServerConnection, stats: &mut PoolStats, now: Time) -> bool {
     let Some(mut pin) = server.pin.take() else { return false };
     if let Some(since) = pin.clear_pinned() {

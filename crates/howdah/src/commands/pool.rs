@@ -33,7 +33,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use self::pid_file::PidFile;
+use self::pid_file::ProcessIdFile;
 use super::settings_check::SettingsCheck;
 use crate::{
     config::ConfigFile,
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     open_log(&config.log, ctx.is_quiet())?;
     let takes_over = args.takeover || args.reboot && Pooler::can_take_over(&config);
     if let Some(path) = config.log.pid_file.as_deref().filter(|_| !takes_over) {
-        PidFile::check(path)?;
+        ProcessIdFile::check(path)?;
     }
     let pid_path = config.log.pid_file.clone();
     // Handlers are installed before any socket is opened, so that no early signal is missed.
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     } else {
         Pooler::start_with_sockets(passed, config, Some(origin)).map_err(start_error)
     }?;
-    let _pid_file = pid_path.map(PidFile::write).transpose()?;
+    let _pid_file = pid_path.map(ProcessIdFile::write).transpose()?;
     PoolerHandle::allow_log_level_changes(logging::set_level);
     for address in pooler.addresses() {
         ctx.announce(format_args!("listening: {address}"));

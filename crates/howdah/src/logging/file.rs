@@ -12,7 +12,7 @@ use super::syslog::without_colours;
 
 /// A file that log lines are appended to.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(super) struct AppendedLog {
     path: PathBuf,
     file: Mutex<File>,
 }
@@ -20,7 +20,7 @@ pub(super) struct LogFile {
 /// Permissions of a new file: its owner writes it, the group reads it.
 const MODE: u32 = 0o640;
 
-impl LogFile {
+impl AppendedLog {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), file: Mutex::new(append(path)?) })
     }
@@ -48,7 +48,7 @@ fn append(path: &Path) -> io::Result<File> {
 fn renamed_file_is_replaced_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let (path, old) = (folder.path().join("log"), folder.path().join("log.1"));
-    let log = LogFile::open(&path).unwrap();
+    let log = AppendedLog::open(&path).unwrap();
     log.write_line(b"one\n").unwrap();
     std::fs::rename(&path, &old).unwrap();
     log.write_line(b"\x1b[2mtwo\x1b[0m\n").unwrap();

@@ -109,7 +109,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let daemon = UnixDatagram::bind(&path).unwrap();
-        let syslog = Syslog::open(&path, "my statsd").unwrap();
+        let syslog = Syslog::open(&path, "my statsd".into()).unwrap();
         for (level, priority) in [(Level::ERROR, 27), (Level::WARN, 28), (Level::INFO, 30)] {
             let text = "\x1b[33mWARN\x1b[0m packets were lost\n";
             syslog.line(level).write_all(text.as_bytes()).unwrap();
@@ -126,6 +126,6 @@ mod tests {
 
     #[test]
     fn open_fails_without_daemon() {
-        assert!(Syslog::open("/nonexistent/log".as_ref(), "statsd").is_err());
+        assert!(Syslog::open("/nonexistent/log".as_ref(), "statsd".into()).is_err());
     }
 }

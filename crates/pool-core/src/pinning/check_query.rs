@@ -52,7 +52,7 @@ impl StateQuestions {
     }
 }
 
-/// A comment at the start of the query, for those who find it in the server's log or statistics.
+/// A comment at the start of the query, for readers of the server's log or statistics.
 pub(crate) const MARK: &str = "/* howdah: session state */";
 
 /// The queries for the kinds of state, without settings by name and functions.

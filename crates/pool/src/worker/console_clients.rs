@@ -1,7 +1,8 @@
-//! [`ConsoleClients`]: the connections to the console, with their limit.
+//! [`ConsoleClients`]: the connections to the console, with their limit, and the ids of connections
+//! in its tables: small numbers, as PgBouncer's clients expect.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +12,6 @@ use std::{
 use howdah_pool_core::{ConnectionLimit, Permits};
 use parking_lot::Mutex;
 
-use super::control::ConnectionNumbers;
 use crate::{AdminView, ConnectionNumber};
 
 /// Maximum number of console connections at a time.
@@ -69,4 +69,75 @@ impl ConsoleClients {
     pub(super) fn views(&self) -> Vec<AdminView> {
         self.clients.lock().values().cloned().collect()
     }
+}
+
+/// The kind of a connection that has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum NumberedKind {
+    Client,
+    Server,
+}
+
+/// The numbers of connections. A connection gets one when a table first shows it, and keeps it.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionNumbers(Mutex<NumberTable>);
+
+#[derive(Debug, Default)]
+struct NumberTable {
+    last: ConnectionNumber,
+    numbers: HashMap<(NumberedKind, u64), ConnectionNumber>,
+}
+
+impl NumberTable {
+    fn next(&mut self) -> ConnectionNumber {
+        // After 2^31 connections the numbers start again; those of the first ones are free by then.
+        self.last = self.last.checked_add(1).unwrap_or(1);
+        self.last
+    }
+}
+
+impl ConnectionNumbers {
+    /// Returns an unused number.
+    pub(super) fn next(&self) -> ConnectionNumber {
+        self.0.lock().next()
+    }
+
+    /// Returns the number of each connection in a complete list, and discards all other numbers.
+    pub(super) fn assign(
+        &self,
+        connections: impl Iterator<Item = (NumberedKind, u64)>,
+    ) -> HashMap<(NumberedKind, u64), ConnectionNumber> {
+        let mut table = self.0.lock();
+        let mut assigned = HashMap::new();
+        for key in connections {
+            let number = match table.numbers.get(&key) {
+                Some(number) => *number,
+                None => table.next(),
+            };
+            assigned.insert(key, number);
+        }
+        table.numbers.clone_from(&assigned);
+        assigned
+    }
+
+    /// Returns the client with this number.
+    pub(super) fn client(&self, number: ConnectionNumber) -> Option<u64> {
+        let table = self.0.lock();
+        let mut clients =
+            table.numbers.iter().filter(|((kind, _), _)| *kind == NumberedKind::Client);
+        clients.find(|(_, it)| **it == number).map(|((_, pointer), _)| *pointer)
+    }
+}
+
+#[test]
+fn connection_keeps_its_number() {
+    let numbers = ConnectionNumbers::default();
+    let (ann, bob, server) =
+        ((NumberedKind::Client, 1 << 40), (NumberedKind::Client, 2), (NumberedKind::Server, 2));
+    let first = numbers.assign([ann, server].into_iter());
+    assert_eq!((first[&ann], first[&server]), (1, 2));
+    assert_eq!(numbers.next(), 3);
+    let second = numbers.assign([bob, ann].into_iter());
+    assert_eq!((second[&ann], second[&bob]), (1, 4));
+    assert_eq!((numbers.client(4), numbers.client(2)), (Some(2), None));
 }

@@ -23,7 +23,6 @@ use howdah_wire::startup::CancelKey;
 use tracing::level_filters::LevelFilter;
 
 pub(super) use self::history::StatsHistory;
-pub(super) use self::ids::ConnectionNumbers;
 use self::ids::split as split_pointer;
 use super::{
     directory::{self, PoolEntry},

@@ -60,7 +60,7 @@ fn every_table_is_shown_with_counts() {
     let address = held.0.local_addr().unwrap();
     assert_eq!(number("show clients", "port"), u64::from(address.port()));
     assert!(console_command(&fixture, "show config").contains("default_pool_size|2|20|yes"));
-    assert!(console_command(&fixture, "show lists").contains("used_clients|1"));
+    assert!(console_command(&fixture, "show lists").contains("used_clients|2"));
     assert_eq!(cell(&fixture, "show state", "value"), "yes");
 }
 

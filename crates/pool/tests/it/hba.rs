@@ -34,10 +34,20 @@ impl HbaFixture {
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\npool_mode = transaction\n\
              listen_addr = 127.0.0.1\nlisten_port = 0\nunix_socket_dir = {}\nauth_type = {method}\n\
-             auth_file = userlist.txt\n{}admin_users = ann\n",
+             auth_file = {}\n{}admin_users = ann\n",
             server.port(),
             folder.path().display(),
-            if method == "hba" { "auth_hba_file = hba\nauth_ident_file = ident\n" } else { "" },
+            at("userlist.txt").display(),
+            if method == "hba" {
+                let (hba, ident) = (at("hba"), at("ident"));
+                format!(
+                    "auth_hba_file = {}\nauth_ident_file = {}\n",
+                    hba.display(),
+                    ident.display()
+                )
+            } else {
+                String::new()
+            },
         );
         fs::write(at("pgbouncer.ini"), settings).unwrap();
         let pooler = Pooler::start(Config::read(&at("pgbouncer.ini")).unwrap().config).unwrap();

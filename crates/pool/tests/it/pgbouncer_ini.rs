@@ -78,8 +78,9 @@ fn wildcard_can_map_to_one_database() {
     let file = folder.path().join("pgbouncer.ini");
     let text = format!(
         "[databases]\n* = host=127.0.0.1 port={} dbname=postgres\n[pgbouncer]\nlisten_port = 0\n\
-         listen_addr = 127.0.0.1\nunix_socket_dir =\nauth_type = trust\nauth_file = users\n",
-        server.port()
+         listen_addr = 127.0.0.1\nunix_socket_dir =\nauth_type = trust\nauth_file = {}\n",
+        server.port(),
+        folder.path().join("users").display()
     );
     fs::write(&file, text).unwrap();
     fs::write(folder.path().join("users"), "\"postgres\" \"\"\n").unwrap();

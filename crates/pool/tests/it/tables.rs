@@ -66,6 +66,7 @@ fn columns(mut body: &[u8]) -> Vec<(String, &'static str)> {
             (23, 4) => "int4",
             (20, 8) => "int8",
             (1700, 0xffff) => "numeric",
+            (17, 0xffff) => "bytea",
             other => panic!("{name} is of type {other:?}"),
         };
         assert_eq!(number::<2>(&rest[16..]), 0, "text format was requested");

@@ -1,4 +1,4 @@
-//! [`PidFile`]: a file with the id of the process, for supervisors and monitoring.
+//! [`ProcessIdFile`]: a file with the id of the process, for supervisors and monitoring.
 
 use std::{
     fs, io,
@@ -12,9 +12,9 @@ use rustix::process::{Pid, test_kill_process};
 /// A file with the id of this process. It is removed on drop, unless another process has written
 /// its own id by then, as after a takeover.
 #[derive(Debug)]
-pub(super) struct PidFile(PathBuf);
+pub(super) struct ProcessIdFile(PathBuf);
 
-impl PidFile {
+impl ProcessIdFile {
     /// Checks that the file does not name a process that runs; a file of a process that has ended
     /// is removed.
     ///
@@ -54,7 +54,7 @@ impl PidFile {
     }
 }
 
-impl Drop for PidFile {
+impl Drop for ProcessIdFile {
     fn drop(&mut self) {
         let own = process::id().to_string();
         if fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == own) {
@@ -67,19 +67,19 @@ impl Drop for PidFile {
 fn pid_file_of_a_running_process_is_an_error_and_another_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool.pid");
-    assert!(PidFile::check(&path).is_ok());
+    assert!(ProcessIdFile::check(&path).is_ok());
     fs::write(&path, "1\n").unwrap();
-    assert!(PidFile::check(&path).unwrap_err().to_string().contains("process 1, which runs"));
+    assert!(ProcessIdFile::check(&path).unwrap_err().to_string().contains("process 1, which runs"));
     fs::write(&path, "not a number\n").unwrap();
-    assert!(PidFile::check(&path).is_err());
+    assert!(ProcessIdFile::check(&path).is_err());
     fs::write(&path, "4194304\n").unwrap();
-    PidFile::check(&path).unwrap();
+    ProcessIdFile::check(&path).unwrap();
     assert!(!path.exists());
-    let file = PidFile::write(path.clone()).unwrap();
+    let file = ProcessIdFile::write(path.clone()).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", process::id()));
     drop(file);
     assert!(!path.exists());
-    let file = PidFile::write(path.clone()).unwrap();
+    let file = ProcessIdFile::write(path.clone()).unwrap();
     fs::write(&path, "7\n").unwrap();
     drop(file);
     assert!(path.exists(), "the file of another process stays");

@@ -6,11 +6,16 @@ use howdah_pool_core::{ClientReport, PeerId, PoolCounts, PoolStats, ServerReport
 
 use super::{
     PoolerHandle, WorkerReport,
-    ids::{ConnectionNumbers, NumberedKind, client_pointer, server_pointer},
+    ids::{client_pointer, server_pointer},
 };
 use crate::{
     ClientView, DatabaseView, MemberView, PoolView, PoolerSnapshot, ServerView, SocketAddresses,
-    worker::{cluster_monitor::ClusterMonitor, directory::PoolEntry, mirrors},
+    worker::{
+        cluster_monitor::ClusterMonitor,
+        console_clients::{ConnectionNumbers, NumberedKind},
+        directory::PoolEntry,
+        mirrors,
+    },
 };
 
 impl PoolerHandle {
