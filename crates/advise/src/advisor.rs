@@ -458,9 +458,10 @@ impl Advisor {
         }
         session.has_server = needs;
         for concurrency in self.groups.concurrencies(session.pool, session.group) {
-            match needs {
-                true => concurrency.servers.increment(),
-                false => concurrency.servers.decrement(),
+            if needs {
+                concurrency.servers.increment();
+            } else {
+                concurrency.servers.decrement();
             }
         }
     }

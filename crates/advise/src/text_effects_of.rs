@@ -62,7 +62,7 @@ impl TextEffects {
         let Some(kind) = &statement.node else { return };
         match kind {
             NodeEnum::TransactionStmt(transaction) => {
-                self.steps.extend(transaction_step(transaction))
+                self.steps.extend(transaction_step(transaction));
             }
             NodeEnum::VariableSetStmt(set) if !set.is_local => match set.kind() {
                 VariableSetKind::VarResetAll => self.remove_all(StateKind::Setting),

@@ -255,7 +255,7 @@ impl ReplyHandler<'_> {
             parameters.reports(&it.name) || !has_all_settings && !is_asked(&it.name)
         };
         let follows = |it: &&SessionParameter| {
-            !parameters.reports(&it.name) && !(*it.name == *b"role" && *it.value == *b"none")
+            !(parameters.reports(&it.name) || *it.name == *b"role" && *it.value == *b"none")
         };
         let stay = client.parameters.list().iter().filter(stays);
         let set = self.parameter_sets.intern(stay.chain(settings.iter().filter(follows)).cloned());

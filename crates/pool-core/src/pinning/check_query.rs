@@ -95,7 +95,7 @@ const KIND_QUERIES: [(StateKinds, &str); 6] = [
 ];
 
 /// A row of the result of [`StateQuestions::query`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateRow<'a> {
     /// State of one kind is there: its name, or for locks their number.
     Found(StateKinds, &'a [u8]),
