@@ -40,7 +40,11 @@ impl HbaFixture {
             at("userlist.txt").display(),
             if method == "hba" {
                 let (hba, ident) = (at("hba"), at("ident"));
-                format!("auth_hba_file = {}\nauth_ident_file = {}\n", hba.display(), ident.display())
+                format!(
+                    "auth_hba_file = {}\nauth_ident_file = {}\n",
+                    hba.display(),
+                    ident.display()
+                )
             } else {
                 String::new()
             },
