@@ -218,7 +218,7 @@ for key, value in [("pool_mode", "transaction"), ("pool_size", "3"), ("reserve_p
         lambda pooler: [line for line in pooler.console().query("show users") if line.startswith("row: ann ")])
 case("users", "unknown key", users="ann = nonsense=1")(started)
 case("users", "pool_mode=x", users="ann = pool_mode=x")(started)
-case("users", "user who is not in auth_file", users="ghost = pool_size=1")(
+case("users", "user that auth_file lacks", users="ghost = pool_size=1")(
     lambda pooler: pooler.client("ghost").login)
 case("users", "pool_mode=transaction has an effect", users="ann = pool_mode=transaction")(
     lambda pooler: (lambda client: [client.query("select 1"), cells(
@@ -480,11 +480,11 @@ def closed_port(template):
 
 
 case("refusals", "unknown database")(lambda pooler: pooler.client(database="none").login)
-case("refusals", "unknown user, trust")(lambda pooler: pooler.client("nobody").login)
-case("refusals", "unknown user, md5", {"auth_type": "md5"})(lambda pooler: pooler.client("nobody", password="x").login)
+case("refusals", "unknown user, trust")(lambda pooler: pooler.client("stranger").login)
+case("refusals", "unknown user, md5", {"auth_type": "md5"})(lambda pooler: pooler.client("stranger", password="x").login)
 case("refusals", "unknown user, scram", {"auth_type": "scram-sha-256"})(
-    lambda pooler: pooler.client("nobody", password="x").login)
-case("refusals", "unknown user, plain", {"auth_type": "plain"})(lambda pooler: pooler.client("nobody", password="x").login)
+    lambda pooler: pooler.client("stranger", password="x").login)
+case("refusals", "unknown user, plain", {"auth_type": "plain"})(lambda pooler: pooler.client("stranger", password="x").login)
 case("refusals", "wrong password, md5", {"auth_type": "md5"})(lambda pooler: pooler.client("mia", password="x").login)
 case("refusals", "wrong password, scram", {"auth_type": "scram-sha-256"})(
     lambda pooler: pooler.client("scott", password="x").login)
@@ -550,7 +550,7 @@ case("refusals", "auth_type = ldap", {"auth_type": "ldap"})(started)
 case("refusals", "auth_type = cert without TLS", {"auth_type": "cert"})(started)
 case("refusals", "auth_query fails", {"auth_type": "md5", "auth_user": "postgres", "auth_query": "select 1/0, $1"})(
     lambda pooler: pooler.client("ghost", password="x").login)
-case("refusals", "auth_query finds nobody", {"auth_type": "md5", "auth_user": "postgres"})(
+case("refusals", "auth_query finds no role", {"auth_type": "md5", "auth_user": "postgres"})(
     lambda pooler: pooler.client("ghost", password="x").login)
 case("refusals", "prepared statement that does not exist", {"pool_mode": "transaction"})(
     lambda pooler: unknown_statement(pooler))

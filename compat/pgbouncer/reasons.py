@@ -38,7 +38,7 @@ on_purpose("keys", "the value is octal, as it is written", "unix_socket_mode: de
 on_purpose("keys", "a key without effect has its default", "auth_ldap_options: another value", "job_name: another value",
            "pkt_buf: another value", "sbuf_loopcnt: another value", "dns_nxdomain_ttl: another value")
 on_purpose("keys", "TLS 1.0 and 1.1 are not supported, so `all` is `secure`", "client_tls_protocols: another value")
-on_purpose("keys", "a file that is missing is an error at start: nobody could log in", "auth_file that is missing")
+on_purpose("keys", "a file that is missing is an error at start: no client could log in", "auth_file that is missing")
 on_purpose("keys", "a failed check replaces the connection", "server_check_query fails")
 on_purpose("keys", "the text names the message and the limit", "max_packet_size: too long a query")
 on_purpose("keys", "the text names the key", "disable_pqexec")
@@ -52,13 +52,13 @@ on_purpose("databases", "the server's own transaction status decides, so its rep
 on_purpose("databases", "a value that is not a number is an error, it is not read as 0", "pool_size=x", "server_lifetime=x",
            "max_db_connections=x")
 missing("databases", "one process uses every core; peers are not supported yet", "peers section")
-on_purpose("users", BETTER_SQLSTATE, "user who is not in auth_file")
+on_purpose("users", BETTER_SQLSTATE, "user that auth_file lacks")
 on_purpose("userlist", "a line that cannot be read is an error, it is not skipped", "line without quotes")
 
 # ---- hba ----
 on_purpose("hba", BETTER_SQLSTATE, "reject", "no line matches", "hostssl without TLS", "local only", "replication", "sameuser",
            "peer on a host line", "cert on a host line that matches")
-on_purpose("hba", "a file without rules would refuse everybody: an error at start", "empty file", "file that is missing")
+on_purpose("hba", "a file without rules would refuse all clients: an error at start", "empty file", "file that is missing")
 on_purpose("hba", "a rule that cannot be read is an error: to skip a `reject` would let clients in",
            "unknown method before a good line", "invalid address")
 
@@ -103,7 +103,7 @@ on_purpose("refusals", BETTER_SQLSTATE, "unknown database", "unknown user, trust
            "empty password, md5", "no user name", "max_client_conn", "max_db_client_connections",
            "max_user_client_connections", "query_timeout", "idle_transaction_timeout", "transaction_timeout",
            "client_login_timeout", "disabled database", "the server ends the connection",
-           "the server ends the connection in a transaction", "auth_query fails", "auth_query finds nobody")
+           "the server ends the connection in a transaction", "auth_query fails", "auth_query finds no role")
 on_purpose("refusals", "the text starts with the key and goes on with the cause", "query_wait_timeout", "query_wait_notify")
 on_purpose("refusals", "protocol 2 has been gone since PostgreSQL 14; the packet is not parsed", "protocol 2")
 on_purpose("refusals", "closed at once", "garbage instead of a startup packet")

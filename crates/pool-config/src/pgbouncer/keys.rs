@@ -162,7 +162,7 @@ const fn ignored_at_start(
 const DNS: &str =
     "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
 const CIPHERS: &str =
-    "the curves of rustls are used, which include no weak ones; there is no finite-field DH";
+    "the curves of rustls are used, which include no weak ones; finite-field DH does not exist";
 
 /// All keys of the section, ordered by name.
 pub const KEYS: &[PgbouncerKey] = &[

@@ -30,7 +30,7 @@ pub(crate) enum ConsoleCommand {
     },
     /// A command whose argument is missing or invalid, with the reason.
     Invalid(&'static str),
-    /// Shows a setting.
+    /// Shows one setting by its name in a `pgbouncer.ini`, as a table of one row.
     ShowSetting(&'static str),
     /// Reloads the configuration.
     Reload,
