@@ -130,11 +130,8 @@ impl Stream {
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         ioctl_fionbio(&socket, true)?;
         let is_tcp = SocketAddr::try_from(getsockname(&socket)?).is_ok();
-        let transport = if is_tcp {
-            Transport::Tcp(socket.into())
-        } else {
-            Transport::Unix(socket.into())
-        };
+        let transport =
+            if is_tcp { Transport::Tcp(socket.into()) } else { Transport::Unix(socket.into()) };
         Ok(Self::accepted(transport, ClientAddress::Unknown))
     }
 

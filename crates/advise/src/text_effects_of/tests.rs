@@ -101,7 +101,7 @@ fn steps_are_in_the_order_of_statements() {
         ]
     );
     let (may, reads) = (TextStep::MayAdvanceSequence, TextStep::ReadsSequence);
-    assert_eq!(steps("select currval('s')"), [reads.clone()]);
+    assert_eq!(steps("select currval('s')"), std::slice::from_ref(&reads));
     assert_eq!(steps("insert into t values (1); select lastval()"), [may.clone(), reads.clone()]);
     assert_eq!(steps("insert into t values (currval('s'))"), [reads.clone(), may.clone()]);
     assert_eq!(steps("select nextval('s'), currval('s')"), [may.clone(), reads, may]);

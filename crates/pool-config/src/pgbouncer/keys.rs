@@ -85,9 +85,10 @@ impl PgbouncerKey {
             KeyEffect::Ignored { default, .. } => {
                 let is_number = |text: &str| text.trim().parse::<f64>().is_ok();
                 let expects_number = default.is_some_and(is_number) || self.name == "verbose";
-                match expects_number && !is_number(value) {
-                    true => Err(format!("{value:?} is not a number")),
-                    false => Ok(()),
+                if expects_number && !is_number(value) {
+                    Err(format!("{value:?} is not a number"))
+                } else {
+                    Ok(())
                 }
             }
         }
@@ -414,9 +415,10 @@ fn set_protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
             versions.extend([TlsVersion::Tls12, TlsVersion::Tls13]);
         }
         is_empty = false;
-        match is_excluded {
-            true => versions.retain(|version| !named.contains(version)),
-            false => versions.extend(named),
+        if is_excluded {
+            versions.retain(|version| !named.contains(version));
+        } else {
+            versions.extend(named);
         }
     }
     if is_empty {

@@ -208,9 +208,10 @@ fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError>
 
 impl From<NoSuchDatabase> for ConsoleError {
     fn from(NoSuchDatabase(name): NoSuchDatabase) -> Self {
-        match CONSOLE_DATABASES.contains(&name.as_str()) {
-            true => Self::new(*b"42809", format!("the console has no servers: {name}")),
-            false => Self::new(*b"3D000", format!("no such database: {name}")),
+        if CONSOLE_DATABASES.contains(&name.as_str()) {
+            Self::new(*b"42809", format!("the console has no servers: {name}"))
+        } else {
+            Self::new(*b"3D000", format!("no such database: {name}"))
         }
     }
 }
