@@ -56,9 +56,10 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
             ClientStep::Authenticated(_) => unreachable!("nobody has said the password"),
             ClientStep::Close(why) => return (sent, format!("{:.20}", why.to_string())),
             ClientStep::Cancel(key) => return (sent, format!("cancel {}", key.secret().len())),
-            ClientStep::StartTls { .. } | ClientStep::DeriveKeys(_) | ClientStep::AuthQuery(_) => {
-                unreachable!("it asked for neither")
-            }
+            ClientStep::StartTls { .. }
+            | ClientStep::DeriveKeys(_)
+            | ClientStep::AuthQuery(_)
+            | ClientStep::CheckPassword(_) => unreachable!("it asked for none of these"),
         }
     }
     (sent, String::new())

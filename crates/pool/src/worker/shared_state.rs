@@ -352,8 +352,10 @@ mod tests {
 
     #[test]
     fn random_bytes_are_refused_without_source() {
-        let mut system = SystemServices::default();
-        system.random = |_| Err(ring::error::Unspecified);
+        let system = SystemServices {
+            random: |_| Err(ring::error::Unspecified),
+            ..SystemServices::default()
+        };
         let buffer = RandomBuffer::default();
         assert_eq!(buffer.take::<22>(&system), None);
         assert_eq!(buffer.take::<22>(&system), None, "a failed refill leaves nothing to use");
