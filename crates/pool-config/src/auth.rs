@@ -1,6 +1,7 @@
 //! [`AuthConfig`]: how clients authenticate, `[pool.auth]`.
 
 mod query;
+pub(crate) mod secret;
 
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 

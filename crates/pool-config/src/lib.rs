@@ -32,7 +32,6 @@ mod proxy_source;
 #[cfg(test)]
 mod reference_page;
 mod routing;
-mod secret;
 mod set_key;
 mod tcp;
 mod timeouts;
@@ -50,6 +49,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use self::auth::secret;
 pub use self::{
     adaptive::AdaptiveConfig,
     application_name::ApplicationName,

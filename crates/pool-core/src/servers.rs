@@ -20,6 +20,7 @@ pub(crate) mod login;
 pub(crate) mod opening;
 pub(crate) mod release;
 pub(crate) mod rerouting;
+pub(crate) mod session_check;
 pub(crate) mod setup;
 pub(crate) mod sharing;
 pub(crate) mod transfer;

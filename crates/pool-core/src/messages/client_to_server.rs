@@ -25,7 +25,7 @@ use crate::{
         request::{LinkedHandler, deallocate, deallocated_name},
         rewrite::Rewriter,
     },
-    pinning::StatementObserver,
+    pinning::observer::StatementObserver,
     refusal::ClientRefusal,
     routing::{
         BatchOwner,

@@ -8,11 +8,11 @@ use howdah_wire::{Frontend, backend::TransactionStatus};
 use crate::{
     messages::{
         gather_buffer::GatherBuffer,
-        handling::StopReason,
+        handling::{PartialMessage, StopReason},
         outstanding::{ReplyTarget, RequestKind, RollbackAction},
         write,
     },
-    pinning::StatementObserver,
+    pinning::observer::StatementObserver,
     prepared::{
         deallocate,
         names::ClientStatements,
@@ -268,6 +268,43 @@ impl LinkedPair<'_> {
     pub(super) fn server_refuses_all(&self) -> bool {
         let has_failed = self.server.status == TransactionStatus::Failed;
         self.server.batch.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
+    }
+
+    /// Records which session state a statement that is about to be sent may leave or remove.
+    #[inline]
+    pub(crate) fn observe(&mut self, sql: &[u8]) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe(self.server, Some(sql));
+        }
+    }
+
+    /// Like [`LinkedPair::observe`], for a request whose statement is unknown.
+    pub(crate) fn observe_unknown(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe(self.server, None);
+        }
+    }
+
+    /// Like [`LinkedPair::observe`], for a query string of which only the start may be known.
+    pub(crate) fn observe_message(&mut self, message: PartialMessage<'_>) {
+        match message.body.strip_suffix(b"\0").filter(|_| message.is_complete()) {
+            Some(sql) => self.observe(sql),
+            None => self.observe_unknown(),
+        }
+    }
+
+    /// Like [`LinkedPair::observe`], for a message of the extended protocol if statement names are
+    /// not rewritten: it is not known which statement a name means.
+    pub(crate) fn observe_unrenamed(&mut self, kind: Frontend, message: PartialMessage<'_>) {
+        let text = |(_, at): (&[u8], usize)| sql_text(message.body.get(at..).unwrap_or_default());
+        match kind {
+            Frontend::Parse if message.is_complete() => match message.string(0).map(text) {
+                Some(sql) => self.observe(sql),
+                None => self.observe_unknown(),
+            },
+            Frontend::Parse | Frontend::Bind => self.observe_unknown(),
+            _ => {}
+        }
     }
 
     /// Like [`LinkedPair::record_effects`], if it is known whether the text is simple.

@@ -12,7 +12,7 @@ use crate::{
         gather_buffer::GatherBuffer,
         outstanding::{PreviousUnnamed, ReplyTarget, RequestKind, RollbackAction},
     },
-    pinning::pin::StableFunctions,
+    pinning::{answer, pin::StableFunctions},
     prepared::{
         names::{ClientStatements, ServerStatements},
         statements::StatementRegistry,
@@ -128,7 +128,7 @@ impl ReplyHandler<'_> {
             self.read_listening_channel(body);
         }
         if target == ReplyTarget::SessionState && kind == Backend::DataRow {
-            self.read_session_state(body);
+            answer::read_row(self.server, body);
         }
         if target == ReplyTarget::ParseSettings
             && kind == Backend::DataRow
@@ -180,7 +180,13 @@ impl ReplyHandler<'_> {
                 if target == ReplyTarget::Parameters {
                     self.parameters_applied();
                 } else if target == ReplyTarget::SessionState {
-                    self.apply_session_state();
+                    answer::apply(
+                        self.server,
+                        self.client.as_deref_mut(),
+                        self.parameter_sets,
+                        self.stable_functions,
+                        self.now,
+                    );
                 } else if !self.server.restore.parameters.is_empty()
                     && target == ReplyTarget::Client
                 {
@@ -476,7 +482,12 @@ impl ReplyHandler<'_> {
             ReplyTarget::Cleaning | ReplyTarget::ListeningChannels => {
                 return ReplyAction::Disconnect(ClientRefusal::ServerLost);
             }
-            ReplyTarget::SessionState => return self.session_state_failed(),
+            ReplyTarget::SessionState => {
+                if let Some(pin) = &mut self.server.pin {
+                    pin.check_failed(); // The server is asked again.
+                }
+                return ReplyAction::Swallow;
+            }
             ReplyTarget::ParseSettings if self.server.outstanding.is_batch_for(target) => {
                 return ReplyAction::Disconnect(parameter_refused(body));
             }

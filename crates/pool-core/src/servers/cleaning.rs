@@ -15,7 +15,6 @@ use crate::{
         outstanding::{ReplyTarget, RequestKind},
     },
     peers::Peers,
-    pinning,
     pools::Pools,
     servers::{assignment, closing, opening, setup, transfer},
     session::state::{SessionStateFlags, SetKind},
@@ -43,7 +42,7 @@ pub(crate) fn start(
     server.state = ServerState::Cleaning;
     server.state_since = call.now;
     let pool = pools.pool(server.pool);
-    let has_lasting_state = pinning::end(server, &mut pool.stats, call.now);
+    let has_lasting_state = server.end_pin(&mut pool.stats, call.now);
     let spec = &pool.spec;
     let is_session = spec.mode == PoolingMode::Session;
     // In session mode, a configured reset query, such as DISCARD ALL, is trusted to reset

@@ -5,7 +5,6 @@ use howdah_wire::frontend;
 use crate::{
     call::{CoreCall, Step},
     peers::Peers,
-    pinning,
     pools::Pools,
     refusal::ClientRefusal,
     state::{
@@ -37,7 +36,7 @@ pub(crate) fn disconnect(
     let Some(mut server) = peers.servers.remove(id) else { return };
     let pool_id = server.pool;
     let pool = pools.pool(pool_id);
-    pinning::end(&mut server, &mut pool.stats, call.now);
+    server.end_pin(&mut pool.stats, call.now);
     pool.servers -= 1;
     pool.checking -= u32::from(server.check.is_running);
     match server.state {

@@ -6,10 +6,9 @@ use crate::{
     call::CoreCall,
     clients::leaving,
     peers::Peers,
-    pinning,
     pools::Pools,
     refusal::ClientRefusal,
-    servers::cleaning,
+    servers::{cleaning, session_check},
     session::{
         connect_query::ConnectQuery, state::SessionStateFlags, write_detection::WriteDetection,
     },
@@ -55,7 +54,7 @@ pub(crate) fn release_if_quiescent(
             }
             if spec.mode == PoolingMode::Adaptive
                 && client.is_external()
-                && !pinning::may_release(peers, pools, call, server_id)
+                && !session_check::may_release(peers, pools, call, server_id)
             {
                 return;
             }

@@ -27,6 +27,7 @@ use crate::{
         flow::FlowState,
         ids::{ClientId, PoolId},
         limits::Permits,
+        pool_stats::PoolStats,
     },
     time::Time,
 };
@@ -263,6 +264,19 @@ impl ServerConnection {
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.restore.is_due |=
             !self.restore.parameters.is_empty() && self.outstanding.is_last_batch();
+    }
+
+    /// Ends the pin of the client that leaves, and counts its time. Returns whether the session may
+    /// have state that a reset does not remove.
+    pub(crate) fn end_pin(&mut self, stats: &mut PoolStats, now: Time) -> bool {
+        let Some(mut pin) = self.pin.take() else { return false };
+        if let Some(since) = pin.clear_pinned() {
+            stats.pinned_time.add(since, now);
+        }
+        if pin.needs_reset() {
+            self.session_state = SessionStateFlags::UNKNOWN;
+        }
+        pin.needs_close()
     }
 
     /// Whether the session's state keeps the client from leaving.

@@ -335,8 +335,11 @@ fn limits_of_pinned_clients_disconnect_with_reason() {
     let mut second = client(&fixture, "postgres");
     run(&mut second, "select pg_advisory_lock(1)");
     // The client may be faster than the answer to the question to its server.
-    run(&mut second, "select 1");
-    let refused = run(&mut second, "select 1");
+    let mut refused = String::new();
+    wait_until("the client beyond the limit is refused", WAIT_TIMEOUT, || {
+        refused = run(&mut second, "select 1");
+        refused != "1"
+    });
     assert!(
         refused.contains("advisory locks: 1") && refused.contains("adaptive.pinned-max"),
         "{refused}"

@@ -162,7 +162,7 @@ fn set_changes_key_until_reload() {
         assert!(output.contains(why), "{output}");
     }
     // Session parameters set by drivers have no effect.
-    assert_eq!(fixture.console_command("set client_encoding to 'utf8'"), "");
+    assert_eq!(fixture.console_command("set client_encoding to 'utf8'"), "NOTICE:  SET ignored\n");
     assert!(fixture.console_command("reload").contains("sizes.pool: 2 -> 20"));
     // Every key marked changeable in SHOW CONFIG can be set to its own value; the others cannot.
     for row in fixture.console_command("show config").lines() {

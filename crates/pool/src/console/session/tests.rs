@@ -65,7 +65,7 @@ fn query_returns_table() {
     assert_eq!(exchange(&mut session, &mut backend, &query("show help")).0, "NCZ");
     assert_eq!(
         exchange(&mut session, &mut backend, &query("set client_encoding to 'utf8'")).0,
-        "CZ"
+        "NCZ"
     );
     let (tags, bytes) = exchange(&mut session, &mut backend, &query("show pools"));
     assert_eq!(tags, "EZ");

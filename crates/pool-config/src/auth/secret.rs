@@ -61,7 +61,7 @@ impl fmt::Debug for StoredSecret {
 
 /// Serializes a secret. `StoredSecret` does not implement `Serialize`, so secrets are written only
 /// where a field names this function.
-pub(super) fn serialize<S: Serializer>(
+pub(crate) fn serialize<S: Serializer>(
     secret: &Option<StoredSecret>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
