@@ -54,6 +54,15 @@ impl Config {
         let invalid = |why: String| SetError::Invalid { name: name.to_owned(), why };
         let known = KEYS.iter().find(|key| key.name == name);
         let path = match known.map(|key| key.effect) {
+            Some(KeyEffect::Ignored { is_changeable: false, .. }) => {
+                return Err(SetError::NeedsRestart(name.to_owned()));
+            }
+            // Tools set all keys to the values that SHOW CONFIG has.
+            Some(KeyEffect::Ignored { .. })
+                if known.is_some_and(|it| it.show(self).unwrap_or_default() == value) =>
+            {
+                return Ok(self.clone());
+            }
             Some(KeyEffect::Ignored { why, .. }) => {
                 return Err(SetError::Ignored { name: name.to_owned(), why });
             }
@@ -69,6 +78,10 @@ impl Config {
             KeyChange::Restart => return Err(SetError::NeedsRestart(name.to_owned())),
         }
         let mut config = self.clone();
+        // A default stays a default, although SHOW CONFIG shows its value.
+        if known.is_some_and(|known| known.show(self).as_deref() == Some(value)) {
+            return Ok(config);
+        }
         match (known, path) {
             (Some(known), _) => known.set(&mut config, value),
             // Only here is an empty text different from none.

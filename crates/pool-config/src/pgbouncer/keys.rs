@@ -196,7 +196,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     converts(
         "client_tls_ciphers",
         "tls.client.ciphers",
-        |config, value| config.tls.client.ciphers.set(value, Notation::PgBouncer),
+        |config, value| set_cipher_list(&mut config.tls.client, value),
         |config| cipher_list(&config.tls.client),
     ),
     ignored("client_tls_dheparams", CIPHERS, Some("auto")),
@@ -292,7 +292,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     converts(
         "server_tls_ciphers",
         "tls.server.ciphers",
-        |config, value| config.tls.server.ciphers.set(value, Notation::PgBouncer),
+        |config, value| set_cipher_list(&mut config.tls.server, value),
         |config| cipher_list(&config.tls.server),
     ),
     sets("server_tls_key_file", "tls.server.key"),
@@ -389,6 +389,12 @@ fn protocols(side: &TlsSideConfig) -> String {
 /// Returns the cipher list of one side, or PgBouncer's keyword for its default.
 fn cipher_list(side: &TlsSideConfig) -> String {
     if side.ciphers.is_empty() { "default".to_owned() } else { side.ciphers.clone() }
+}
+
+/// Sets a list of cipher suites; `default` is the same as no list.
+fn set_cipher_list(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
+    let value = if value == "default" { "" } else { value };
+    side.ciphers.set(value, Notation::PgBouncer)
 }
 
 /// Parses a list of TLS versions and shortcuts; `!` before one excludes it, and an empty list means
