@@ -1,5 +1,7 @@
 //! Tracks session parameters that affect how statement texts are lexed.
 
+use howdah_sql::may_hide_ascii;
+
 /// The session parameters that determine how the bytes of a statement text are read.
 #[derive(Clone, Debug)]
 pub(crate) struct TextDialect {
@@ -35,10 +37,7 @@ impl TextDialect {
         let (client, server) = (self.client.as_deref(), self.server.as_deref());
         let raw = Some(&b"SQL_ASCII"[..]);
         self.is_same = client.is_some() && client == server || client == raw || server == raw;
-        // The client-only encodings, whose multi-byte characters may contain ASCII bytes.
-        let unsafe_ones: [&[u8]; 7] =
-            [b"BIG5", b"GB18030", b"GBK", b"JOHAB", b"SHIFT_JIS_2004", b"SJIS", b"UHC"];
-        self.is_safe = client.is_some_and(|client| !unsafe_ones.contains(&client));
+        self.is_safe = client.is_some_and(|client| !may_hide_ascii(client));
     }
 
     /// Whether our lexer finds the same tokens in the text as PostgreSQL's scanner.

@@ -17,6 +17,7 @@
 mod cache;
 mod client_copy;
 mod command;
+mod encoding;
 mod fingerprint;
 mod functions;
 #[cfg(feature = "grammar")]
@@ -34,6 +35,7 @@ mod transaction;
 pub use cache::{CachedShape, Fingerprinter};
 pub use client_copy::ClientCopy;
 pub use command::SqlCommand;
+pub use encoding::may_hide_ascii;
 pub use fingerprint::{Fingerprint, ParseFingerprintError, fingerprint};
 pub use functions::{is_builtin, is_side_effect_free, is_side_effect_free_builtin};
 pub use lexer::{Lexer, SqlToken, TokenKind};

@@ -1,6 +1,6 @@
 //! [`StatementObserver`]: recognizes what statements may leave in a session, before they are sent.
 
-use howdah_sql::{SessionEffects, StateKinds};
+use howdah_sql::{SessionEffects, StateKinds, may_hide_ascii};
 
 use crate::{
     pinning::{
@@ -53,9 +53,6 @@ impl StatementObserver<'_> {
 fn is_read_alike(server: &ServerConnection, sql: &[u8]) -> bool {
     let value = |name: &[u8]| server.parameters.value(name).unwrap_or_default();
     let is_conforming = value(b"standard_conforming_strings") != b"off";
-    // The encodings whose multi-byte characters may contain ASCII bytes.
-    const UNSAFE: [&[u8]; 7] =
-        [b"BIG5", b"GB18030", b"GBK", b"JOHAB", b"SHIFT_JIS_2004", b"SJIS", b"UHC"];
     (is_conforming || memchr::memchr(b'\\', sql).is_none())
-        && (sql.is_ascii() || !UNSAFE.contains(&value(b"client_encoding")))
+        && (sql.is_ascii() || !may_hide_ascii(value(b"client_encoding")))
 }
