@@ -43,9 +43,9 @@ pub(crate) fn may_release(
     let ServerState::Linked(client_id) = server.state else { return false };
     let Some(client) = peers.clients.get_mut(client_id) else { return false };
     if pin.has_suspicion() && !pin.gave_up() {
-        let reports = |it: &&SessionParameter| !server.parameters.reports(&it.name);
+        let is_unreported = |it: &&SessionParameter| !server.parameters.reports(&it.name);
         let followed: Vec<&SessionParameter> =
-            client.parameters.list().iter().filter(reports).collect();
+            client.parameters.list().iter().filter(is_unreported).collect();
         if let Some(query) = pin.start_check(&followed, server.parameters.has_other_user()) {
             server
                 .outstanding
