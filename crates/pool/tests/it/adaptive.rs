@@ -3,7 +3,7 @@
 use howdah_connect::Client;
 use howdah_lab::wait_until;
 
-use crate::support::{PoolFixture, WAIT_TIMEOUT, connect, start_pooler_with};
+use crate::support::{PoolFixture, WAIT_TIMEOUT, connect, start_pooler_in_mode};
 
 /// How the pooler treats state that a client has left in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,31 +181,14 @@ fn start(test: &str, major: u32, more: &str) -> Option<PoolFixture> {
     fixture.query_server(&format!("create role other; {SCHEMA}"));
     // Advisory locks belong to a database, so direct clients use another one.
     fixture.query_server("create database alone template postgres");
-    let text = format!(
+    let settings = format!(
         r#"
-        [pool]
-        mode = "adaptive"
-        workers = 1
         sizes = {{ pool = 2 }}
         admin-users = ["postgres"]
-        [pool.listen]
-        addresses = ["127.0.0.1"]
-        port = 0
-        unix-directories = []
-        [pool.auth]
-        type = "trust"
-        [pool.users.postgres]
-        secret = ""
-        [pool.databases."*"]
-        hosts = ["127.0.0.1"]
-        port = {}
-        [pool.adaptive]
-        stateless-functions = ["app_listed"]
-        {more}
-        "#,
-        fixture.server.port()
+        adaptive = {{ stateless-functions = ["app_listed"], {more} }}
+        "#
     );
-    fixture.pooler = start_pooler_with(&text);
+    fixture.pooler = start_pooler_in_mode(&fixture.server, "adaptive", &settings);
     Some(fixture)
 }
 
