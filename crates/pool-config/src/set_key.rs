@@ -182,7 +182,8 @@ mod tests {
             "parameter \"workers\" cannot be changed without a restart"
         );
         assert!(error("listen_port", "1").contains("without a restart"));
-        assert!(error("pkt_buf", "1").contains("one buffer"));
+        assert!(error("pkt_buf", "1").contains("without a restart"));
+        assert!(error("sbuf_loopcnt", "1").contains("served in turn"));
         assert_eq!(error("wokers", "3"), "unrecognized parameter \"wokers\"");
         assert!(error("capture.path", "/x").contains("only in the file"));
         assert!(error("max_client_conn", "0").contains("must be at least 1"));
