@@ -73,17 +73,26 @@ impl SessionStateFlags {
         let mut flags = Self::NONE;
         // Eight bytes at a time are searched for one characteristic character of each keyword. A
         // `memchr` search would start anew after each hit, which would cost more.
-        let (eights, tail) = sql.as_chunks();
-        for (number, eight) in eights.iter().enumerate() {
-            let mut found = keyword_letters(*eight);
+        let mut find = |eight: [u8; 8], start: usize| {
+            let mut found = keyword_letters(eight);
             while found != 0 {
-                flags |=
-                    Self::from_keyword_at(sql, number * 8 + found.trailing_zeros() as usize / 8);
+                flags |= Self::from_keyword_at(sql, start + found.trailing_zeros() as usize / 8);
                 found &= found - 1;
             }
+        };
+        let (eights, tail) = sql.as_chunks();
+        for (number, eight) in eights.iter().enumerate() {
+            find(*eight, number * 8);
         }
-        for at in sql.len() - tail.len()..sql.len() {
-            flags |= Self::from_keyword_at(sql, at);
+        match sql.last_chunk() {
+            _ if tail.is_empty() => {}
+            // Some bytes are searched twice.
+            Some(eight) => find(*eight, sql.len() - 8),
+            None => {
+                let mut eight = [0; 8];
+                eight[..tail.len()].copy_from_slice(tail);
+                find(eight, 0);
+            }
         }
         flags
     }
@@ -92,12 +101,20 @@ impl SessionStateFlags {
     /// there is none.
     #[inline]
     fn from_keyword_at(sql: &[u8], at: usize) -> Self {
+        // One byte tells most hits from a keyword.
+        let Some(previous) = at.checked_sub(1).map(|previous| sql[previous] | 0x20) else {
+            return Self::NONE;
+        };
         let (before, after) = (&sql[..at], &sql[at + 1..]);
         let locks = || starts_with(after, b"adv") || starts_with(after, b"try_adv");
-        match sql[at] {
-            b'_' if ends_with(before, b"pg") && locks() => Self::LOCKS,
-            b'_' if ends_with(before, b"set") && starts_with(after, b"config") => Self::SETTINGS,
-            b'm' | b'M' if ends_with(before, b"te") && starts_with(after, b"p") => Self::TEMP,
+        match (previous, sql[at]) {
+            (b'g', b'_') if ends_with(before, b"pg") && locks() => Self::LOCKS,
+            (b't', b'_') if ends_with(before, b"set") && starts_with(after, b"config") => {
+                Self::SETTINGS
+            }
+            (b'e', b'm' | b'M') if ends_with(before, b"te") && starts_with(after, b"p") => {
+                Self::TEMP
+            }
             _ => Self::NONE,
         }
     }
@@ -229,7 +246,10 @@ mod tests {
             ("select abalance from pgbench_accounts where aid = 1", SessionStateFlags::NONE),
             ("", SessionStateFlags::NONE),
         ] {
-            assert_eq!(SessionStateFlags::from_text(sql.as_bytes()), flags, "{sql}");
+            for (before, after) in (0..17).flat_map(|before| [(before, 0), (before, 9)]) {
+                let text = [&" ".repeat(before), sql, &" ".repeat(after)].concat();
+                assert_eq!(SessionStateFlags::from_text(text.as_bytes()), flags, "{text:?}");
+            }
         }
     }
 
