@@ -103,7 +103,7 @@ pub struct CancelPeerReport {
     pub number: u16,
     /// Host name or address, or the directory of a unix socket.
     pub host: String,
-    /// The port.
+    /// The port of the peer.
     pub port: u16,
     /// Maximum number of connections to one address of the peer.
     pub connections_max: u32,

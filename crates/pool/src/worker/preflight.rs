@@ -111,7 +111,7 @@ impl Preflight {
     }
 
     /// Resolves the host names of peers. A name may exist only once a pooler runs, and it is looked
-    /// up regularly, so an unknown one is no error.
+    /// up regularly, so an unknown one is a warning.
     fn peers(&mut self, config: &Config) {
         for (_, peer) in config.peers.others() {
             if let Endpoint::Tcp { host, hostaddr: None, port } = peer.endpoint(config.listen.port)

@@ -68,19 +68,21 @@ impl PeerTable {
 #[derive(Debug, Default)]
 pub(super) struct TableBuilder {
     /// The names that are or were looked up.
-    lookups: Arc<Mutex<HashMap<HostPort, Lookup>>>,
-    /// What the last table was made from.
+    lookups: Arc<Mutex<HashMap<PeerName, NameLookup>>>,
+    /// The values that the last table was made from.
     last: Option<(OwnSockets, Vec<ResolvedPeer>)>,
 }
 
 /// Host name and port of a peer.
-type HostPort = (String, u16);
+type PeerName = (String, u16);
 
 #[derive(Debug, Default)]
-struct Lookup {
+struct NameLookup {
     /// The addresses found last. A failed lookup does not change them.
     addresses: Vec<SocketAddr>,
     is_running: bool,
+    /// Whether the last lookup failed, which is logged once.
+    has_failed: bool,
     /// The time of the next lookup.
     due: Option<Instant>,
 }
@@ -115,7 +117,7 @@ impl TableBuilder {
                 ResolvedPeer { number, endpoint, addresses, is_own: !others.contains(&number) }
             })
             .collect();
-        let is_used = |name: &HostPort| {
+        let is_used = |name: &PeerName| {
             let is_it = |peer: &ResolvedPeer| {
                 *peer.endpoint.host() == *name.0 && peer.endpoint.port() == name.1
             };
@@ -171,8 +173,8 @@ impl TableBuilder {
 }
 
 fn finish_lookup(
-    lookups: &mut HashMap<HostPort, Lookup>,
-    name: &HostPort,
+    lookups: &mut HashMap<PeerName, NameLookup>,
+    name: &PeerName,
     found: std::io::Result<Vec<SocketAddr>>,
 ) {
     let Some(lookup) = lookups.get_mut(name) else { return };
@@ -183,12 +185,14 @@ fn finish_lookup(
             found.dedup();
             found.truncate(ADDRESSES_MAX + 1);
             lookup.addresses = found;
+            lookup.has_failed = false;
         }
-        failed => {
+        failed if !std::mem::replace(&mut lookup.has_failed, true) => {
             let (host, error) = (&name.0, failed.err());
             let error = error.map_or_else(|| "no address".to_owned(), |error| error.to_string());
             tracing::warn!(host, error, "cannot resolve the host name of a peer");
         }
+        _ => {}
     }
 }
 
