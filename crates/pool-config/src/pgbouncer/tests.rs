@@ -82,7 +82,7 @@ fn own_entry_among_peers_is_ignored() {
     let seventeen: String = (1..=17).map(|number| format!("{number} = host=h{number}\n")).collect();
     assert_eq!(read(&seventeen, "17").config.peers.others().count(), 16);
     let wrong = |line: &str| {
-        errors(&format!("[databases]\na =\n[pgbouncer]\npeer_id = 9\n[peers]\n{line}\n"))
+        errors(&format!("[databases]\na =\n[pgbouncer]\npeer_id = 99\n[peers]\n{line}\n"))
     };
     for (line, error) in [
         ("0 = host=x", "0: the number of a peer must be from 1 to 65535"),
