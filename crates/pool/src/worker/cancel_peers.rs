@@ -342,12 +342,12 @@ mod tests {
     #[test]
     fn forwarded_request_contains_key_and_has_reserved_prefix() {
         for bytes in [4, 32, 240] {
-            let key = CancelKey::new(0x0080_0001, &vec![7; bytes]).unwrap();
+            let key = CancelKey::new(0x0080_0001, &[7; 240][..bytes]).unwrap();
             let packet = packet(&key).unwrap();
             assert!(is_forwarded(&packet) && packet.len() == 8 + 16 + 4 + bytes);
             assert_eq!(
                 packet[..8],
-                [&(28 + bytes as u32).to_be_bytes()[..], &[4, 210, 22, 46]].concat()
+                [&u32::try_from(28 + bytes).unwrap().to_be_bytes()[..], &[4, 210, 22, 46]].concat()
             );
             assert_eq!(packet[8..24], FORWARD_PREFIX);
             let startup::Packet::CancelRequest(received) =

@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(found, others);
         let own = OwnSockets { tcp: tcp("192.0.2.1:7"), unix: Vec::new() };
         assert_eq!(targets(&table("127.0.0.1:7, 192.0.2.1:7", &own)), ["127.0.0.1:7"]);
-        assert_eq!(table("", &own).has_peers, false);
+        assert!(!table("", &own).has_peers);
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl PoolWorker {
         let mut candidates = owner.into_iter().chain(others);
         let next = candidates.find(|worker| {
             *worker < workers
-                && cancel.tried & 1 << worker == 0
+                && cancel.tried & (1 << worker) == 0
                 && !self.sockets.mailboxes[*worker].is_closed()
         });
         let Some(next) = next else { return self.cancel_elsewhere(cancel) };
