@@ -51,7 +51,8 @@ on_purpose("keys", "the SQLSTATE is that of an administrator's command", "server
 on_purpose("databases", "the server's own transaction status decides, so its reply comes first", "pool_mode=statement")
 on_purpose("databases", "a value that is not a number is an error, it is not read as 0", "pool_size=x", "server_lifetime=x",
            "max_db_connections=x")
-missing("databases", "one process uses every core; peers are not supported yet", "peers section")
+on_purpose("databases", "peers have no effect without peer_id, and a warning says so", "peers section without peer_id")
+on_purpose("databases", "the number of connections to a peer is fixed", "peers section: pool_size")
 on_purpose("users", BETTER_SQLSTATE, "user that auth_file lacks")
 on_purpose("userlist", "a line that cannot be read is an error, it is not skipped", "line without quotes")
 

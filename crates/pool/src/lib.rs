@@ -23,6 +23,7 @@ pub use recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, Recorde
 #[doc(hidden)]
 pub use worker::HostResolver;
 pub use worker::{
-    CaptureError, ConfigOrigin, MultiplexerReport, Pooler, PoolerHandle, PoolerStartError,
-    Preflight, ReloadError, ReloadReport, ShutdownWaiter, preflight,
+    CancelPeerReport, CancelPeersReport, CaptureError, ConfigOrigin, MultiplexerReport, Pooler,
+    PoolerHandle, PoolerStartError, Preflight, ReloadError, ReloadReport, ShutdownWaiter,
+    preflight,
 };

@@ -45,6 +45,10 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
          the first client on; closed if another pool needs the connections",
     ),
     (
+        "peer_id",
+        "peers must be Howdah, and requests go to all of them: their keys do not contain the number",
+    ),
+    (
         "pool_idle_timeout",
         "its counts stay in the totals of its database; a pool with `min_pool_size` is never removed",
     ),

@@ -19,7 +19,6 @@ use howdah_pool_config::Config;
 use howdah_pool_core::{
     AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, WorkerId,
 };
-use howdah_wire::startup::CancelKey;
 use tracing::level_filters::LevelFilter;
 
 pub(super) use self::history::StatsHistory;
@@ -28,7 +27,6 @@ use super::{
     directory::{self, PoolEntry},
     messages::{Mailbox, WorkerMessage},
     shared_state::SharedState,
-    takeover,
 };
 use crate::{
     ConnectionNumber, PoolerSnapshot, SocketAddresses,
@@ -148,13 +146,6 @@ impl PoolerHandle {
         let running = self.mailboxes.iter().filter(|mailbox| !mailbox.is_closed()).count();
         let are_all = reports.len() >= running;
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
-    }
-
-    /// Forwards a CancelRequest whose key may come from another process to all workers, and to the
-    /// predecessor process while it has clients.
-    pub(super) fn cancel_foreign(&self, key: &CancelKey) {
-        self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));
-        takeover::forward_cancel(key, &self.shared);
     }
 
     /// Notifies workers and LISTEN multiplexers that an administrator has changed a database's
