@@ -270,9 +270,7 @@ impl ServerConnection {
     /// have state that a reset does not remove.
     pub(crate) fn end_pin(&mut self, stats: &mut PoolStats, now: Time) -> bool {
         let Some(mut pin) = self.pin.take() else { return false };
-        if let Some(since) = pin.clear_pinned() {
-            stats.pinned_time.add(since, now);
-        }
+        pin.clear_pinned(stats, now);
         if pin.needs_reset() {
             self.session_state = SessionStateFlags::UNKNOWN;
         }
