@@ -39,7 +39,6 @@ on_purpose("keys", "a key without effect has its default", "auth_ldap_options: a
            "pkt_buf: another value", "sbuf_loopcnt: another value", "dns_nxdomain_ttl: another value")
 on_purpose("keys", "TLS 1.0 and 1.1 are not supported, so `all` is `secure`", "client_tls_protocols: another value")
 on_purpose("keys", "a file that is missing is an error at start: no client could log in", "auth_file that is missing")
-on_purpose("keys", "a failed check replaces the connection", "server_check_query fails")
 on_purpose("keys", "the text names the message and the limit", "max_packet_size: too long a query")
 on_purpose("keys", "the text names the key", "disable_pqexec")
 on_purpose("keys", "a key of later versions, which is accepted", "login_notify_message")
