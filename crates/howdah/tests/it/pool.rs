@@ -385,11 +385,11 @@ fn check_of_pgbouncer_ini_lists_values_with_another_effect() {
     fs::write(&users, "\"ann\" \"sesame\"\n").unwrap();
     fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
     let check = |more: &str, code: i32| {
-        let text = format!(
+        let settings = format!(
             "[databases]\nshop = host=127.0.0.1\n[pgbouncer]\nlisten_port = 0\n\
              unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n{more}"
         );
-        fs::write(folder.path().join("pgbouncer.ini"), text).unwrap();
+        fs::write(folder.path().join("pgbouncer.ini"), settings).unwrap();
         let words = ["pool", "--check", "pgbouncer.ini"];
         let output = howdah(folder.path()).args(words).assert().code(code);
         text(&output.get_output().stdout)

@@ -350,8 +350,8 @@ mod tests {
                 [&u32::try_from(28 + bytes).unwrap().to_be_bytes()[..], &[4, 210, 22, 46]].concat()
             );
             assert_eq!(packet[8..24], FORWARD_PREFIX);
-            let startup::Packet::CancelRequest(received) =
-                startup::Packet::parse(&packet[4..]).unwrap()
+            let Some((startup::Packet::CancelRequest(received), [])) =
+                startup::Packet::split(&packet, startup::PACKET_BYTES_MAX).unwrap()
             else {
                 panic!("the packet is a CancelRequest");
             };

@@ -37,7 +37,7 @@ impl PeersFixture {
         test: &str,
         addresses: &[&str],
         more: &str,
-        resolver: Option<HostResolver>,
+        resolver: Option<&HostResolver>,
     ) -> Option<Self> {
         let server = Cluster::builder().setting("max_connections", "60").start();
         let server = skip_without_postgres(test, server)?;
@@ -51,7 +51,7 @@ impl PeersFixture {
                 server.port(),
             );
             let config = Config::read_str(&text, Path::new("test.toml")).unwrap().config;
-            let resolver = resolver.clone().unwrap_or_default();
+            let resolver = resolver.cloned().unwrap_or_default();
             poolers.push(Pooler::start_with_resolver(config, resolver).unwrap());
         }
         Some(Self { server, poolers })
@@ -280,14 +280,13 @@ fn host_name_stands_for_all_its_addresses() {
         }
     });
     let more = "[pool.timeouts]\ndns-max-ttl = '100ms'";
-    let Some(mut fixture) =
-        PeersFixture::start("headless", &["127.0.0.1"], more, Some(resolver.clone()))
+    let Some(mut fixture) = PeersFixture::start("headless", &["127.0.0.1"], more, Some(&resolver))
     else {
         return;
     };
     let port = fixture.address(0).port();
     let second = format!("127.0.0.2:{port}");
-    let other = PeersFixture::start("headless", &[&second], more, Some(resolver)).unwrap();
+    let other = PeersFixture::start("headless", &[&second], more, Some(&resolver)).unwrap();
     let mut in_other = other.start_sleeping(0, 2);
     fixture.poolers.extend(other.poolers);
     for pooler in 0..2 {
