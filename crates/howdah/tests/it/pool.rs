@@ -63,12 +63,8 @@ impl PoolerProcess {
         server
     }
 
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Reads stderr until a line contains `part`, and returns the rest of that line.
-    pub(crate) fn wait_for_value(&mut self, part: &str) -> String {
+    fn wait_for_value(&mut self, part: &str) -> String {
         wait_for_value(&mut self.stderr, &mut self.output, part)
     }
 
@@ -385,11 +381,11 @@ fn check_of_pgbouncer_ini_lists_values_with_another_effect() {
     fs::write(&users, "\"ann\" \"sesame\"\n").unwrap();
     fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
     let check = |more: &str, code: i32| {
-        let settings = format!(
-            "[databases]\nshop = host=127.0.0.1\n[pgbouncer]\nlisten_port = 0\n\
+        let ini = format!(
+            "[databases]\nshop = host=127.0.0.1\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = 0\n\
              unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n{more}"
         );
-        fs::write(folder.path().join("pgbouncer.ini"), settings).unwrap();
+        fs::write(folder.path().join("pgbouncer.ini"), ini).unwrap();
         let words = ["pool", "--check", "pgbouncer.ini"];
         let output = howdah(folder.path()).args(words).assert().code(code);
         text(&output.get_output().stdout)
@@ -402,12 +398,12 @@ fn check_of_pgbouncer_ini_lists_values_with_another_effect() {
     let differs: Vec<_> = found.lines().filter(|line| line.starts_with("differs: ")).collect();
     let [check_query, min_pool_size] = differs[..] else { panic!("{found}") };
     let expected =
-        "differs: pgbouncer.ini:8: server_check_query: a connection that fails the check";
+        "differs: pgbouncer.ini:9: server_check_query: a connection that fails the check";
     assert!(check_query.starts_with(expected), "{found}");
-    let expected = "differs: pgbouncer.ini:10: min_pool_size: per pool, across all workers";
+    let expected = "differs: pgbouncer.ini:11: min_pool_size: per pool, across all workers";
     assert!(min_pool_size.starts_with(expected), "{found}");
     assert!(found.ends_with("\nok\n"), "{found}");
-    // Neither defaults nor PgBouncer's own effects differ, and errors replace the list.
+    // Neither defaults nor PgBouncer's own effects differ. A file with errors cannot be used.
     assert!(
         !check("server_check_query = <empty>\nserver_reset_query = DISCARD ALL\n", 0)
             .contains("differs:")
