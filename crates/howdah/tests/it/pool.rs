@@ -63,8 +63,12 @@ impl PoolerProcess {
         server
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Reads stderr until a line contains `part`, and returns the rest of that line.
-    fn wait_for_value(&mut self, part: &str) -> String {
+    pub(crate) fn wait_for_value(&mut self, part: &str) -> String {
         wait_for_value(&mut self.stderr, &mut self.output, part)
     }
 
