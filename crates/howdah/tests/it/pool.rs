@@ -27,6 +27,14 @@ pub(crate) struct PoolerProcess {
     output: String,
 }
 
+impl Drop for PoolerProcess {
+    fn drop(&mut self) {
+        // It may have ended before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl PoolerProcess {
     /// Writes the settings to a file in the folder, and starts a pooler with them.
     pub(crate) fn start(folder: &Path, file: &str, settings: &str) -> Self {
