@@ -82,7 +82,8 @@ impl MonitorConnection {
         let query_bytes_max = setting(&mut client, "track_activity_query_size")?
             .and_then(|value| parse_size(&value)?.try_into().ok());
         let activity = activity::ActivityReader::new(version, query_bytes_max);
-        let overview = PreparedQuery::new("overview", crate::overview::sql(version));
+        let overview = crate::overview::sql(version, privileges.can_list_temp_files);
+        let overview = PreparedQuery::new("overview", overview);
         let waits = PreparedQuery::new("waits", crate::waits::sql(version));
         Ok(Self {
             client,

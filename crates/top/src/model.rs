@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
-use self::cache::TableCache;
+use self::cache::{TableCache, TroubleCache};
 pub use self::{
     mouse::TableGeometry,
     playback::{Playback, ReplayState},
@@ -29,6 +29,7 @@ use crate::{
     screen::Palette,
     signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
     table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow},
+    troubles::Trouble,
     units::format_duration,
 };
 
@@ -208,6 +209,7 @@ pub struct Model {
     /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
     cache: TableCache,
+    trouble_cache: TroubleCache,
 }
 
 /// A message to the user.
@@ -253,6 +255,7 @@ impl Model {
             past: None,
             replay: None,
             cache: TableCache::default(),
+            trouble_cache: TroubleCache::default(),
             settings,
         }
     }
@@ -271,6 +274,11 @@ impl Model {
     /// Returns the displayed snapshot: the latest, or the one at the displayed time.
     pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
         self.health(self.current)?.snapshot()
+    }
+
+    /// Returns the troubles of the displayed server, those with the most affected sessions first.
+    pub fn troubles(&self) -> Rc<[Trouble]> {
+        self.snapshot().map_or_else(Rc::default, |snapshot| self.trouble_cache.troubles(snapshot))
     }
 
     /// Returns the displayed table; `None` if its data is not available.

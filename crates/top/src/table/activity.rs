@@ -7,7 +7,7 @@ use howdah_collect::{
 };
 
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, clients};
-use crate::ServerSnapshot;
+use crate::{ServerSnapshot, host::ProcessFigures};
 
 /// The column with the pooler's client of a session.
 pub(super) const POOLED: TableColumn = TableColumn::new(
@@ -23,6 +23,34 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
 
+/// Columns with figures of a session's process, if the server runs on this host. Rates are since
+/// the previous sample.
+const PROCESS_COLUMNS: [TableColumn; 4] = [
+    TableColumn::new(
+        "cpu",
+        "CPU",
+        ColumnUnit::Percent,
+        6,
+        "processor time of its process, in percent of one processor",
+    )
+    .ranked(4),
+    TableColumn::new("read", "Read/s", ColumnUnit::Bytes, 7, "bytes that it reads from disks")
+        .ranked(6),
+    TableColumn::new("write", "Write/s", ColumnUnit::Bytes, 8, "bytes that it writes to disks")
+        .ranked(6),
+    TableColumn::new(
+        "memory",
+        "Memory",
+        ColumnUnit::Bytes,
+        7,
+        "memory that its process does not share with others",
+    )
+    .ranked(7),
+];
+
+/// Index at which [`PROCESS_COLUMNS`] are inserted into [`COLUMNS`]: after the wait event.
+const PROCESS_COLUMN: usize = 6;
+
 /// Columns of the activity screen.
 const COLUMNS: [TableColumn; 15] = [
     TableColumn {
@@ -30,7 +58,7 @@ const COLUMNS: [TableColumn; 15] = [
         ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the process").ranked(0)
     },
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database")
-        .ranked(6)
+        .ranked(9)
         .shrinking(),
     TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(5).shrinking(),
     TableColumn::new(
@@ -117,6 +145,9 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
     // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
     let mut columns = COLUMNS.to_vec();
+    if snapshot.processes.is_some() {
+        columns.splice(PROCESS_COLUMN..PROCESS_COLUMN, PROCESS_COLUMNS);
+    }
     if snapshot.pooled_clients.is_some() {
         columns.insert(POOLED_COLUMN, POOLED);
     }
@@ -210,6 +241,9 @@ fn row<'a>(
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(ViewCell::Null),
         readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
+    if let Some(processes) = &snapshot.processes {
+        cells.splice(PROCESS_COLUMN..PROCESS_COLUMN, process_cells(processes.get(&backend.pid)));
+    }
     if let Some(pooled) = &snapshot.pooled_clients {
         cells.insert(POOLED_COLUMN, clients::client_cell(pooled, backend));
     }
@@ -220,6 +254,17 @@ fn row<'a>(
         depth,
         backend: Some(at),
     }
+}
+
+/// Returns the cells of [`PROCESS_COLUMNS`].
+fn process_cells(figures: Option<&ProcessFigures>) -> [ViewCell; PROCESS_COLUMNS.len()] {
+    let Some(figures) = figures else { return [const { ViewCell::Null }; PROCESS_COLUMNS.len()] };
+    [
+        figures.cpu_percent.into(),
+        figures.read_bytes.into(),
+        figures.write_bytes.into(),
+        figures.memory_bytes.into(),
+    ]
 }
 
 /// Returns the process id of a blocker, or `prepared` for a prepared transaction.
