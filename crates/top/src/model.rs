@@ -28,7 +28,7 @@ use crate::{
     sampler::{INTERVAL_MIN, SampleRequest},
     screen::Palette,
     signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
-    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow},
+    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow, TimeMeasure},
     troubles::Trouble,
     units::format_duration,
 };
@@ -177,6 +177,8 @@ pub struct Model {
     pub order: Option<&'static str>,
     /// Whether the sort order is ascending.
     pub is_ascending: bool,
+    /// What the time column of the activity screen measures.
+    pub time: TimeMeasure,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
     /// The row filter, and the text that the user entered for it, which is empty for the filter of
@@ -239,6 +241,7 @@ impl Model {
             interval: settings.interval.max(INTERVAL_MIN),
             order: None,
             is_ascending: false,
+            time: TimeMeasure::default(),
             with_idle: settings.with_idle,
             filter: (settings.filter.clone(), String::new()),
             selected: None,
@@ -289,6 +292,7 @@ impl Model {
             order: self.order,
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
+            time: self.time,
         };
         self.cache.table(self.screen, self.snapshot()?, options)
     }
@@ -448,6 +452,7 @@ impl Model {
                 self.overlay = Overlay::Prompt(Prompt::new(PromptKind::Filter, &self.filter.1));
             }
             KeyCommand::ClearFilter => self.filter = (RowFilter::default(), String::new()),
+            KeyCommand::TimeMeasure => self.time = self.time.next(),
             KeyCommand::Idle => {
                 self.with_idle = !self.with_idle;
                 return vec![self.sample_effect()];

@@ -6,7 +6,9 @@ use howdah_collect::{
     BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, SqlText, ViewCell,
 };
 
-use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, clients};
+use super::{
+    RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, TimeMeasure, clients,
+};
 use crate::{ServerSnapshot, host::ProcessFigures};
 
 /// The column with the pooler's client of a session.
@@ -19,6 +21,9 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 )
 .ranked(4)
 .shrinking();
+
+/// Index of the time column in [`COLUMNS`].
+const TIME_COLUMN: usize = 3;
 
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
@@ -65,8 +70,8 @@ const COLUMNS: [TableColumn; 15] = [
         "time",
         "Time",
         ColumnUnit::Seconds,
-        7,
-        "how long it has run its statement, or idled",
+        8,
+        "how long it has run its statement, or idled; or its transaction has lasted, or the session",
     )
     .ranked(1),
     TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(2),
@@ -145,6 +150,7 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
     // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
     let mut columns = COLUMNS.to_vec();
+    columns[TIME_COLUMN].title = options.time.title();
     if snapshot.processes.is_some() {
         columns.splice(PROCESS_COLUMN..PROCESS_COLUMN, PROCESS_COLUMNS);
     }
@@ -225,7 +231,7 @@ fn row<'a>(
         i64::from(backend.pid).into(),
         word(&backend.database),
         readable(word(&backend.user)),
-        readable(backend.duration(now_us).into()),
+        readable(time(backend, options.time, now_us).into()),
         readable(backend.state.map(|state| shared_cells.state(state)).into()),
         readable(backend.wait.as_ref().map(|wait| shared_cells.wait(wait)).into()),
         word(&backend.application),
@@ -253,6 +259,18 @@ fn row<'a>(
         mark: mark(backend, now_us, options.slow_seconds),
         depth,
         backend: Some(at),
+    }
+}
+
+/// Returns what the time column measures, in seconds.
+fn time(backend: &BackendActivity, measure: TimeMeasure, now_us: i64) -> Option<f64> {
+    match measure {
+        TimeMeasure::Statement => backend.duration(now_us),
+        TimeMeasure::Transaction => backend.transaction_age(now_us),
+        #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
+        TimeMeasure::Session => {
+            (backend.started_us > 0).then(|| (now_us - backend.started_us).max(0) as f64 / 1e6)
+        }
     }
 }
 
