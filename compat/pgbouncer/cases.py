@@ -209,8 +209,17 @@ case("databases", "password with spaces", databases=f"x = host=127.0.0.1 port=@S
      f"password='{PASSWORD}'")(lambda pooler: pooler.client(database="x").query("select current_user"))
 case("databases", "wrong password for the server", databases="x = host=127.0.0.1 port=@SERVER@ dbname=shop user=scott "
      "password=wrong")(lambda pooler: pooler.client(database="x").login)
-case("databases", "peers section", text=ini() + "\n[peers]\n1 = host=127.0.0.1\n")(
+PEERS = "\n[peers]\n2 = host=127.0.0.1\n1 = host=/tmp port=5555 pool_size=3\n"
+case("databases", "peers section without peer_id", text=ini() + PEERS)(
     lambda pooler: [started(pooler), *pooler.console().query("show peers")])
+case("databases", "peers section", text=ini({"peer_id": "7"}) + PEERS)(
+    lambda pooler: [started(pooler), *cells(pooler.console().rows("show peers"), "peer_id", "host", "port"),
+                    *(row for row in pooler.console().query("show lists") if "| peers" in row or ": peers " in row)])
+case("databases", "peers section: pool_size", text=ini({"peer_id": "7"}) + PEERS)(
+    lambda pooler: cells(pooler.console().rows("show peers"), "peer_id", "pool_size"))
+for entry in ["0 = host=127.0.0.1", "x = host=127.0.0.1", "1 = port=6432", "1 = host=127.0.0.1 port=x",
+              "1 = host=127.0.0.1 dbname=x", "70000 = host=127.0.0.1"]:
+    case("databases", f"peers section: {entry}", text=ini({"peer_id": "7"}) + f"\n[peers]\n{entry}\n")(started)
 for key, value in [("pool_mode", "transaction"), ("pool_size", "3"), ("reserve_pool_size", "3"),
                    ("max_user_connections", "4"), ("max_user_client_connections", "5"), ("query_timeout", "3"),
                    ("transaction_timeout", "3"), ("idle_transaction_timeout", "3"), ("client_idle_timeout", "3")]:

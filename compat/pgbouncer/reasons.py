@@ -39,7 +39,6 @@ on_purpose("keys", "a key without effect has its default", "auth_ldap_options: a
            "pkt_buf: another value", "sbuf_loopcnt: another value", "dns_nxdomain_ttl: another value")
 on_purpose("keys", "TLS 1.0 and 1.1 are not supported, so `all` is `secure`", "client_tls_protocols: another value")
 on_purpose("keys", "a file that is missing is an error at start: no client could log in", "auth_file that is missing")
-on_purpose("keys", "a failed check replaces the connection", "server_check_query fails")
 on_purpose("keys", "the text names the message and the limit", "max_packet_size: too long a query")
 on_purpose("keys", "the text names the key", "disable_pqexec")
 on_purpose("keys", "a key of later versions, which is accepted", "login_notify_message")
@@ -51,7 +50,8 @@ on_purpose("keys", "the SQLSTATE is that of an administrator's command", "server
 on_purpose("databases", "the server's own transaction status decides, so its reply comes first", "pool_mode=statement")
 on_purpose("databases", "a value that is not a number is an error, it is not read as 0", "pool_size=x", "server_lifetime=x",
            "max_db_connections=x")
-missing("databases", "one process uses every core; peers are not supported yet", "peers section")
+on_purpose("databases", "peers have no effect without peer_id, and a warning says so", "peers section without peer_id")
+on_purpose("databases", "the number of connections to a peer is fixed", "peers section: pool_size")
 on_purpose("users", BETTER_SQLSTATE, "user that auth_file lacks")
 on_purpose("userlist", "a line that cannot be read is an error, it is not skipped", "line without quotes")
 

@@ -220,6 +220,9 @@ impl Config {
             "log.syslog-facility",
             "no such facility: daemon and local0 to local7 are some",
         );
+        if let Some(why) = self.peers.error(listen.port) {
+            rule(true, "peers", &why);
+        }
         self.capture.check(&mut rule);
         rule(self.limits.clients == 0, "limits.clients", "must be at least 1");
         rule(self.databases.is_empty(), "databases", "at least one database is needed");

@@ -89,6 +89,7 @@ pub(crate) const KEYS: &[SettingKey<Config>] = keys![
     Restart listen.defer_accept;
     Restart listen.takeover;
     Reload listen.proxy_from;
+    Set peers;
     Restart workers;
     Restart os_user;
     Set mode;

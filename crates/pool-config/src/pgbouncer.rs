@@ -107,7 +107,21 @@ impl IniReader {
             is_broken: false,
         };
         reader.read_lines(text, file, 0);
+        reader.ignore_peers_without_own_number();
         reader
+    }
+
+    /// Removes the peers if `peer_id` is not set or 0, which turns peering off.
+    fn ignore_peers_without_own_number(&mut self) {
+        if self.config.peers.own_number() > 0 || self.config.peers.all().next().is_none() {
+            return;
+        }
+        self.config.peers.clear();
+        let line = self.locations.iter().rfind(|(key, ..)| key == "peers");
+        if let Some((_, file, line)) = line {
+            let why = "has no effect without `peer_id`";
+            self.warnings.push(Diagnostic::new(file, *line, "[peers]", why));
+        }
     }
 
     fn read_lines(&mut self, text: &str, file: &Path, depth: usize) {
@@ -177,6 +191,7 @@ impl IniReader {
             section @ ("databases" | "users") => {
                 Some(format!("{section}.{}", entries::unquoted(key)))
             }
+            "peers" => Some("peers".to_owned()),
             "pgbouncer" => match nearest(key, KEYS.iter().map(|known| known.name)) {
                 Some(name) => Config::find_key(name).map(str::to_owned),
                 None => None,
@@ -190,9 +205,7 @@ impl IniReader {
         match self.section {
             Some("databases") => entries::database(config, key, value),
             Some("users") => entries::user(config, key, value),
-            Some("peers") => {
-                Ok(Some("peers are not supported: cancel requests reach only their own process"))
-            }
+            Some("peers") => entries::peer(config, key, value),
             Some(_) => {
                 self.keys.extend(KEYS.iter().map(|known| known.name).find(|name| *name == key));
                 keys::apply(config, key, value)

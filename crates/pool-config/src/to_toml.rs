@@ -130,6 +130,7 @@ mod tests {
             [pool]
             mode = "transaction"
             workers = 4
+            peers = ["pool-1", "[::1]:7", "/run/pool:7"]
             os-user = "howdah"
             check-query = false
             application-name = "%a %%"

@@ -185,7 +185,8 @@ impl Core {
         self.run(now, io, |engines, call| engines.handle(event, call));
     }
 
-    /// Handles a CancelRequest whose key names this worker; see [`crate::worker_of_key`]. Returns
+    /// Handles a CancelRequest whose key names this worker, see [`crate::worker_of_key`], or one
+    /// with another process's key of a client that this worker may have taken over. Returns
     /// `false`, without any effect, if no client has the key. A CancelRequest is never answered:
     /// the worker just closes the connection that it arrived on.
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {

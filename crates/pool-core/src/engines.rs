@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     CoreEvent,
     call::{CoreCall, Step},
-    clients::{cancel, leaving, login},
+    clients::{leaving, login},
     fan_out::{self, FanOuts},
     listen::notifications,
     messages::MessagePath,
@@ -105,11 +105,6 @@ impl Engines {
             CoreEvent::ServersAvailable(pool) => {
                 closing::close_unusable_idle(peers, pools, call, pool);
                 assignment::serve_waiting(peers, pools, call, pool);
-            }
-            CoreEvent::TakeoverCancel(key) => {
-                if let Some(id) = peers.clients.by_takeover_key(key) {
-                    cancel::cancel_request(peers, pools, call, id);
-                }
             }
             CoreEvent::ListenFinished(id, result) => {
                 notifications::listen_finished(peers, id, result, call);

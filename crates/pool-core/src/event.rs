@@ -1,7 +1,5 @@
 //! [`CoreEvent`]: what a worker reports to its core.
 
-use howdah_wire::startup::CancelKey;
-
 use crate::{
     Channel,
     login::{ServerFailure, ServerLogin},
@@ -55,9 +53,6 @@ pub enum CoreEvent<'a> {
     /// [`Core::adopt_server`](crate::Core::adopt_server). Idle ones that must not be used are
     /// closed: an admin command may have been issued while a server was moving between workers.
     ServersAvailable(PoolId),
-    /// A CancelRequest has arrived with the key of a client that was taken over from another
-    /// process.
-    TakeoverCancel(&'a CancelKey),
     /// The result of [`CoreIo::listen`](crate::CoreIo::listen): the dedicated connection listens to
     /// the client's channels, or an error says why it cannot.
     ListenFinished(ClientId, Result<(), String>),

@@ -15,7 +15,7 @@ mod worker;
 pub use console::console_tag;
 pub use console::{
     AdminView, ClientView, ConnectionNumber, DatabaseView, MemberView, MirrorView, PoolView,
-    PoolerSnapshot, ServerView, SocketAddresses,
+    PoolerSnapshot, ServerView, SocketAddresses, log_level::LogControl,
 };
 pub use howdah_net::{ActivatedSocket, ActivationError, activated_sockets};
 pub use metrics::METRICS;
@@ -23,6 +23,7 @@ pub use recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, Recorde
 #[doc(hidden)]
 pub use worker::HostResolver;
 pub use worker::{
-    CaptureError, ConfigOrigin, MultiplexerReport, Pooler, PoolerHandle, PoolerStartError,
-    Preflight, ReloadError, ReloadReport, ShutdownWaiter, preflight,
+    CancelPeerReport, CancelPeersReport, CaptureError, ConfigOrigin, MultiplexerReport, Pooler,
+    PoolerHandle, PoolerStartError, Preflight, ReloadError, ReloadReport, ShutdownWaiter,
+    preflight,
 };

@@ -13,7 +13,9 @@ use howdah_pool_core::{
 use howdah_stats::{Description, Histogram, MetricUnit, Registry};
 use howdah_traffic::Timestamp;
 
-use crate::{MemberView, MirrorView, PoolerHandle, PoolerSnapshot, auth::RefusalReason};
+use crate::{
+    CancelPeersReport, MemberView, MirrorView, PoolerHandle, PoolerSnapshot, auth::RefusalReason,
+};
 
 /// Every metric of `howdah pool`, in the order of the reference page.
 pub const METRICS: &[Description] = &[
@@ -52,6 +54,9 @@ pub const METRICS: &[Description] = &[
     MIRROR_DROPPED,
     MIRROR_MISMATCHES,
     MIRROR_ERRORS,
+    FORWARDED_CANCELS_SENT,
+    FORWARDED_CANCELS_RECEIVED,
+    FORWARDED_CANCELS_DROPPED,
     CAPTURE_EVENTS,
     CAPTURE_GAPS,
     CAPTURE_LOST_BYTES,
@@ -227,6 +232,19 @@ const MIRROR_ERRORS: Description = Description::counter(
 )
 .labels(&["database", "mirror", "class"]);
 
+const FORWARDED_CANCELS_SENT: Description = Description::counter(
+    "howdah_pool_forwarded_cancels_sent_total",
+    "Cancel requests with unknown keys sent to peers, counted once for each address.",
+);
+const FORWARDED_CANCELS_RECEIVED: Description = Description::counter(
+    "howdah_pool_forwarded_cancels_received_total",
+    "Cancel requests that peers have forwarded to this pooler.",
+);
+const FORWARDED_CANCELS_DROPPED: Description = Description::counter(
+    "howdah_pool_forwarded_cancels_dropped_total",
+    "Cancel requests that could not be sent to an address of a peer.",
+);
+
 const CAPTURE_EVENTS: Description = Description::counter(
     "howdah_pool_capture_events_total",
     "Events written by captures of traffic.",
@@ -256,6 +274,8 @@ struct ExportedState {
     mirrors: HashMap<(String, String), MirrorReport>,
     /// The number of refused logins as last exported, by reason.
     refused: HashMap<RefusalReason, u64>,
+    /// The numbers of cancel requests between peers as last exported.
+    cancel_peers: CancelPeersReport,
     /// The start time of the last capture, and its counts as last exported.
     capture: Option<(Timestamp, CaptureTally)>,
 }
@@ -332,8 +352,22 @@ impl PoolerHandle {
         }
         update_members(registry, &view, exported);
         update_mirrors(registry, &view, exported);
+        update_cancel_peers(registry, view.cancel_peers.clone(), exported);
         update_capture(registry, &view, exported);
     }
+}
+
+/// Exports the numbers of cancel requests between peers since the last update.
+fn update_cancel_peers(registry: &Registry, now: CancelPeersReport, exported: &mut ExportedState) {
+    let before = &exported.cancel_peers;
+    for (description, count, counted) in [
+        (&FORWARDED_CANCELS_SENT, now.sent, before.sent),
+        (&FORWARDED_CANCELS_RECEIVED, now.received, before.received),
+        (&FORWARDED_CANCELS_DROPPED, now.dropped, before.dropped),
+    ] {
+        registry.counter(description).add(count.saturating_sub(counted));
+    }
+    exported.cancel_peers = now;
 }
 
 /// Exports the state of the capture, and its counts since the last update.

@@ -17,6 +17,7 @@
 
 mod admin_console;
 mod auth_query;
+mod cancel_peers;
 mod capture;
 mod captured_server;
 mod cluster_monitor;
@@ -63,15 +64,8 @@ use howdah_pool_config::Config;
 use howdah_pool_core::WorkerId;
 use parking_lot::Mutex;
 
-pub use self::{
-    capture::CaptureError,
-    control::PoolerHandle,
-    host_resolver::HostResolver,
-    multiplexer::MultiplexerReport,
-    preflight::{Preflight, preflight},
-    reload::{ConfigOrigin, ReloadError, ReloadReport},
-};
 use self::{
+    cancel_peers::LookupFn,
     directory::Directory,
     helpers::Helpers,
     listen_sockets::ListenSockets,
@@ -79,6 +73,15 @@ use self::{
     run::{PoolWorker, WorkerParts},
     shared_state::{SharedState, SystemServices},
     takeover::{HandoverSender, Successor},
+};
+pub use self::{
+    cancel_peers::{CancelPeerReport, CancelPeersReport},
+    capture::CaptureError,
+    control::PoolerHandle,
+    host_resolver::HostResolver,
+    multiplexer::MultiplexerReport,
+    preflight::{Preflight, preflight},
+    reload::{ConfigOrigin, ReloadError, ReloadReport},
 };
 use crate::console::ShutdownRequest;
 
@@ -343,6 +346,12 @@ impl Pooler {
         pooler.spawn_background("upkeep", PoolerHandle::run_maintenance)?;
         pooler.spawn_background("refusals", PoolerHandle::summarize_refusals)?;
         pooler.spawn_background("names", PoolerHandle::watch_host_names)?;
+        pooler.spawn_background("peers", |control, stop| {
+            let names = control.shared.directory.names().clone();
+            let lookup: LookupFn = Arc::new(move |host, port| names.lookup(host, port));
+            let settings = || (control.config(), control.shared.own_sockets());
+            control.shared.cancel_peers.watch(stop, settings, &lookup);
+        })?;
         if let Some(successor) = successor {
             let receiver = successor.ready(pooler.control())?;
             thread::Builder::new().name("takeover".to_owned()).spawn(move || receiver.run())?;

@@ -177,7 +177,7 @@ pub struct Model {
     pub order: Option<&'static str>,
     /// Whether the sort order is ascending.
     pub is_ascending: bool,
-    /// What the time column of the activity screen measures.
+    /// The time that the time column of the activity screen has.
     pub time: TimeMeasure,
     /// Whether idle sessions are shown.
     pub with_idle: bool,

@@ -229,11 +229,11 @@ pub struct TableOptions {
     pub is_ascending: bool,
     /// Run time above which a statement is marked as slow, in seconds.
     pub slow_seconds: Option<f64>,
-    /// What the time column of the activity screen measures.
+    /// The time that the time column of the activity screen has.
     pub time: TimeMeasure,
 }
 
-/// What the time column of the activity screen measures.
+/// The time that the time column of the activity screen has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeMeasure {
     /// How long the session has run its statement, or idled.

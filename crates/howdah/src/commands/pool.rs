@@ -19,7 +19,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use howdah_pool::{
-    ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets, preflight,
+    ConfigOrigin, LogControl, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets,
+    preflight,
 };
 use howdah_pool_config::{
     Config, ConfigReadError, Diagnostic, EXAMPLE, LogConfig, ParsedConfig, ShutdownMode,
@@ -180,7 +181,8 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         Pooler::start_with_sockets(passed, config, Some(origin)).map_err(start_error)
     }?;
     let _pid_file = pid_path.map(ProcessIdFile::write).transpose()?;
-    PoolerHandle::allow_log_level_changes(logging::set_level);
+    let (set_level, reopen) = (logging::set_level, logging::reopen_file);
+    PoolerHandle::allow_log_control(LogControl { set_level, reopen });
     for address in pooler.addresses() {
         ctx.announce(format_args!("listening: {address}"));
         tracing::info!(%address, "listening");
@@ -216,7 +218,6 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let control = pooler.control();
     let signal = signals.forever().find(|signal| match *signal {
         SIGHUP => {
-            reopen_log();
             reload(&control);
             false
         }
@@ -273,13 +274,6 @@ fn open_log(log: &LogConfig, is_quiet: bool) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Opens the log file again, after a rotation.
-fn reopen_log() {
-    if let Err(error) = logging::reopen_file() {
-        tracing::warn!(%error, "cannot open the log file again");
-    }
 }
 
 /// Changes the user of the process to `name`, if given. Without a name, running as root is an

@@ -23,6 +23,7 @@ mod lab;
 mod monitoring;
 mod pool;
 mod pool_advise;
+mod pool_peers;
 mod pool_signals;
 mod pool_sockets;
 mod private_files;

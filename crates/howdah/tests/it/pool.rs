@@ -63,8 +63,12 @@ impl PoolerProcess {
         server
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Reads stderr until a line contains `part`, and returns the rest of that line.
-    fn wait_for_value(&mut self, part: &str) -> String {
+    pub(crate) fn wait_for_value(&mut self, part: &str) -> String {
         wait_for_value(&mut self.stderr, &mut self.output, part)
     }
 
@@ -370,6 +374,73 @@ fn both_checks_report_errors_and_ignored_keys() {
         messages.starts_with("howdah.toml:2: prot: unknown key (did you mean `proxy`?)"),
         "{messages}"
     );
+}
+
+/// Lines that begin with `differs:` name the keys whose values have another effect than in
+/// PgBouncer. They do not prevent the use of the file.
+#[test]
+fn check_of_pgbouncer_ini_lists_values_with_another_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("userlist.txt");
+    fs::write(&users, "\"ann\" \"sesame\"\n").unwrap();
+    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
+    let check = |more: &str, code: i32| {
+        let ini = format!(
+            "[databases]\nshop = host=127.0.0.1\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = 0\n\
+             unix_socket_dir =\nauth_type = scram-sha-256\nauth_file = userlist.txt\n{more}"
+        );
+        fs::write(folder.path().join("pgbouncer.ini"), ini).unwrap();
+        let words = ["pool", "--check", "pgbouncer.ini"];
+        let output = howdah(folder.path()).args(words).assert().code(code);
+        text(&output.get_output().stdout)
+    };
+    let found = check(
+        "server_check_query = select 1\nserver_reset_query = DISCARD ALL\nmin_pool_size = 2\n\
+         stats_period = 60\ntrack_extra_parameters = IntervalStyle\n",
+        0,
+    );
+    let differs: Vec<_> = found.lines().filter(|line| line.starts_with("differs: ")).collect();
+    let [check_query, min_pool_size] = differs[..] else { panic!("{found}") };
+    let expected =
+        "differs: pgbouncer.ini:9: server_check_query: a connection that fails the check";
+    assert!(check_query.starts_with(expected), "{found}");
+    let expected = "differs: pgbouncer.ini:11: min_pool_size: per pool, across all workers";
+    assert!(min_pool_size.starts_with(expected), "{found}");
+    assert!(found.ends_with("\nok\n"), "{found}");
+    // Neither defaults nor PgBouncer's own effects differ. A file with errors cannot be used.
+    assert!(
+        !check("server_check_query = <empty>\nserver_reset_query = DISCARD ALL\n", 0)
+            .contains("differs:")
+    );
+    let found = check("server_check_query = select 1\nauth_type = pam\n", 3);
+    assert!(!found.contains("\nok\n"), "{found}");
+}
+
+/// Both SIGHUP and RELOAD on the console open a renamed log file again.
+#[test]
+fn log_file_is_opened_again_by_both_kinds_of_reload() {
+    let Some(server) = start_cluster("log file") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let settings =
+        settings_without_password(&server, "log.file = 'pool.log'\nadmin-users = ['postgres']");
+    let pool = PoolerProcess::start(folder.path(), "howdah.toml", &settings);
+    let mut console = pool.connect("user=postgres dbname=howdah").unwrap();
+    for old in ["old.1", "old.2"] {
+        fs::rename(path("pool.log"), path(old)).unwrap();
+        if old == "old.1" {
+            console.query("reload").unwrap();
+        } else {
+            pool.signal(Signal::HUP);
+        }
+        wait_until("the new log file has the result of the reload", TIMEOUT, || {
+            fs::read_to_string(path("pool.log")).is_ok_and(|log| log.contains("settings reloaded"))
+        });
+        let before = fs::read_to_string(path(old)).unwrap();
+        assert_eq!(before.matches("settings reloaded").count(), usize::from(old == "old.2"));
+    }
+    pool.terminate();
+    assert_eq!(pool.wait().0.code(), Some(0));
 }
 
 #[test]

@@ -14,8 +14,8 @@ use howdah_settings::{duration_from_seconds, parse_duration};
 
 use super::super::{
     ApplicationName, AuthMethod, CopyCapture, DefaultShardSetting, KeyedTables, LoadBalanceHosts,
-    MirrorEntry, PassThrough, PoolMode, ProxySource, ServerEntry, ShardCollation, ShardEntry,
-    ShardHash, ShardKeyValue, ShutdownMode, StoredSecret, Strategy,
+    MirrorEntry, PassThrough, PeerList, PoolMode, ProxySource, ServerEntry, ShardCollation,
+    ShardEntry, ShardHash, ShardKeyValue, ShutdownMode, StoredSecret, Strategy,
 };
 use crate::hba::Hba;
 
@@ -255,6 +255,17 @@ impl KeyValue for Vec<String> {
     fn set(&mut self, text: &str, _: Notation) -> Result<(), String> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         *self = items.map(str::to_owned).collect();
+        Ok(())
+    }
+}
+
+impl KeyValue for PeerList {
+    fn report(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn set(&mut self, text: &str, _: Notation) -> Result<(), String> {
+        *self = text.parse()?;
         Ok(())
     }
 }

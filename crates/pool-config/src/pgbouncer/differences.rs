@@ -35,7 +35,7 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
     ("log_connections", "clients only; structured log lines"),
     ("log_disconnections", "clients only; structured log lines"),
     ("log_stats", "averages over all pools together"),
-    ("logfile", "a change takes effect after a restart; SIGHUP opens the file again"),
+    ("logfile", "a change takes effect after a restart; SIGHUP and `RELOAD` open the file again"),
     ("max_client_conn", "clients that are logging in are counted separately"),
     ("max_prepared_statements", "unnamed statements are retained as well if drivers reuse them"),
     ("max_user_client_connections", "clients of all databases together"),
@@ -45,10 +45,14 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
          the first client on; closed if another pool needs the connections",
     ),
     (
+        "peer_id",
+        "peers must be Howdah, and requests go to all of them: their keys do not contain the number",
+    ),
+    (
         "pool_idle_timeout",
         "its counts stay in the totals of its database; a pool with `min_pool_size` is never removed",
     ),
-    ("server_check_query", "run by the simple query protocol; an empty query by default"),
+    ("server_check_query", "a connection that fails the check is replaced"),
     (
         "server_login_retry",
         "the longest pause: the first is short, and each one doubles. Meanwhile logins of new clients fail \

@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        ANY_DATABASE, Config, DatabaseConfig, LoadBalanceHosts, SECRET_BYTES_MAX, StoredSecret,
-        UserConfig,
+        ANY_DATABASE, Config, DatabaseConfig, LoadBalanceHosts, PeerAddress, SECRET_BYTES_MAX,
+        StoredSecret, UserConfig,
         keys::{self, KeyValue as _, Notation, SettingKey},
         pairs,
     },
@@ -123,6 +123,42 @@ pub(super) fn user(config: &mut Config, name: &str, text: &str) -> IniKeyResult 
     }
     config.users.insert(unquoted(name), user);
     Ok(None)
+}
+
+/// Keys that an entry of `[peers]` may have.
+const PEER_KEYS: [&str; 3] = ["host", "port", "pool_size"];
+
+/// PgBouncer's default for the port of a peer.
+const PEER_PORT: u16 = 6432;
+
+/// Reads a line of `[peers]` into `config.peers`.
+pub(super) fn peer(config: &mut Config, number: &str, text: &str) -> IniKeyResult {
+    let number = number.parse::<u16>().ok().filter(|number| *number > 0);
+    let number = number.ok_or("the number of a peer must be from 1 to 65535")?;
+    let (mut host, mut port, mut warning) = (None, PEER_PORT, None);
+    for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {
+        match key {
+            "host" => host = Some(value),
+            "port" => {
+                let wrong = || format!("port: {value:?} is not a port from 1 to 65535");
+                port = value.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
+            }
+            "pool_size" => {
+                value
+                    .parse::<i32>()
+                    .map_err(|_| format!("pool_size: {value:?} is not a number"))?;
+                warning =
+                    Some("pool_size has no effect: requests to a peer are limited to 8 at once");
+            }
+            _ => return Err(format!("{key}: {}", unknown(key, PEER_KEYS.into_iter()))),
+        }
+    }
+    let host = host.filter(|host| !host.is_empty()).ok_or("host is missing")?;
+    if host.contains(char::is_whitespace) || host.contains(',') {
+        return Err(format!("host: {host:?} is not a host"));
+    }
+    config.peers.insert(number, PeerAddress { host, port: Some(port) });
+    Ok(warning)
 }
 
 /// Removes the double quotes around an SQL identifier, if there are any.

@@ -248,7 +248,12 @@ pub const KEYS: &[PgbouncerKey] = &[
     sets("max_user_client_connections", "limits.clients-per-user"),
     sets("max_user_connections", "limits.servers-per-user"),
     sets("min_pool_size", "sizes.min"),
-    ignored("peer_id", "one process uses every core; there are no peers", Some("0")),
+    converts(
+        "peer_id",
+        "peers",
+        |config, value| config.peers.set_own_number(value),
+        |config| config.peers.own_number().to_string(),
+    ),
     sets("pidfile", "log.pid-file"),
     ignored_at_start("pkt_buf", "a worker has one buffer for all its connections", Some("4096")),
     sets("pool_idle_timeout", "timeouts.pool-idle"),

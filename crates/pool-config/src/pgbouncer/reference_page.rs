@@ -17,7 +17,11 @@ const HEAD: &str = "\
 warning at start, with file and line; a key that PgBouncer does not know is an error. Defaults are PgBouncer's.
 
 File names are relative to the working directory, and that of `%include` to the including file. [Side by side with
-PgBouncer](pgbouncer-differences.md) compares both programs case by case. `[peers]` has no effect: one process uses every core.
+PgBouncer](pgbouncer-differences.md) compares both programs case by case.
+
+`[peers]` sets `peers`, without the entry whose number is `peer_id`. It has no effect without `peer_id`. Keys of an
+entry: `host`, also a directory of a unix socket, `port` (6432 by default), and `pool_size`, which has no effect. All
+peers must be Howdah: PgBouncer's cancel keys have another form.
 
 ## `[pgbouncer]`
 

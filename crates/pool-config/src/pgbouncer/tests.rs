@@ -61,7 +61,44 @@ fn typical_file_is_parsed() {
     assert_eq!(config.databases["*"].auth_user.as_deref(), Some("who"));
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("p.ini:20: pkt_buf: a worker"), "{warnings:?}");
-    assert!(warnings[1].starts_with("p.ini:24: 1: peers"), "{warnings:?}");
+    assert!(warnings[1].starts_with("p.ini:24: [peers]: has no effect"), "{warnings:?}");
+}
+
+#[test]
+fn own_entry_among_peers_is_ignored() {
+    let read = |peers: &str, own: &str| {
+        ini(&format!("[peers]\n{peers}[databases]\na =\n[pgbouncer]\npeer_id = {own}\n"))
+    };
+    let peers = "3 = host=/run/three port=7\n1 = host=one\n2 = host=::2 port=8 pool_size=5\n";
+    let parsed = read(peers, "1");
+    assert_eq!(parsed.config.peers.to_string(), "[::2]:8, /run/three:7");
+    let warnings: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("p.ini:4: 2: pool_size has no effect"), "{warnings:?}");
+    // The own number need not be in the list.
+    assert_eq!(read(peers, "9").config.peers.to_string(), "one:6432, [::2]:8, /run/three:7");
+    let off = read(peers, "0");
+    assert_eq!((off.config.peers.is_empty(), off.warnings.len()), (true, 2));
+    let seventeen: String = (1..=17).map(|number| format!("{number} = host=h{number}\n")).collect();
+    assert_eq!(read(&seventeen, "17").config.peers.others().count(), 16);
+    let wrong = |line: &str| {
+        errors(&format!("[databases]\na =\n[pgbouncer]\npeer_id = 99\n[peers]\n{line}\n"))
+    };
+    for (line, error) in [
+        ("0 = host=x", "0: the number of a peer must be from 1 to 65535"),
+        ("x = host=x", "x: the number of a peer must be from 1 to 65535"),
+        ("1 = port=5", "1: host is missing"),
+        ("1 = host=x port=0", "1: port: \"0\" is not a port from 1 to 65535"),
+        ("1 = host=x pool_size=many", "1: pool_size: \"many\" is not a number"),
+        ("1 = host=x hots=y", "1: hots: unknown key (did you mean `host`?)"),
+        ("1 = host", "1: expected `key=value`"),
+        (&seventeen, "peers: at most 16 peers are supported"),
+    ] {
+        let errors = wrong(line);
+        assert!(errors.len() == 1 && errors[0].ends_with(error), "{errors:?} for {line}");
+    }
+    let errors = errors("[databases]\na =\n[pgbouncer]\npeer_id = 16384\n");
+    assert!(errors[0].contains("from 0 to 16383"), "{errors:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{
     peers::Peers,
     pools::Pools,
     state::{
-        client::{ClientState, slot_of_key},
+        client::{ClientConnection, ClientState, slot_of_key},
         ids::{ClientId, PeerId},
     },
 };
@@ -27,20 +27,21 @@ pub(crate) fn write_cancelled_error(buf: &mut Vec<u8>) {
 /// PostgreSQL's text for a cancelled statement.
 const CANCELLED: &[u8] = b"canceling statement due to user request";
 
-/// Cancels the request of the client with this key. Returns whether such a client exists.
+/// Cancels the request of the client with this key, which another process may have issued before a
+/// takeover. Returns whether such a client exists.
 pub(crate) fn by_key(
     peers: &mut Peers,
     pools: &mut Pools,
     call: &mut CoreCall<'_>,
     key: &CancelKey,
 ) -> bool {
-    let Some((id, client)) = slot_of_key(key).and_then(|slot| peers.clients.occupant(slot)) else {
-        return false;
-    };
+    let named = slot_of_key(key).and_then(|slot| peers.clients.occupant(slot));
     // The keys of internal clients (of fan-outs and mirrors) are never sent to anyone.
-    if !client.is_external() || client.cancel_key(pools.worker, id) != *key {
-        return false;
-    }
+    let is_own = |(id, client): &(ClientId, &ClientConnection)| {
+        client.is_external() && client.cancel_key(pools.worker, *id) == *key
+    };
+    let named = named.filter(is_own).map(|(id, _)| id);
+    let Some(id) = named.or_else(|| peers.clients.by_takeover_key(key)) else { return false };
     cancel_request(peers, pools, call, id);
     true
 }

@@ -43,6 +43,11 @@ fn linked_state(server: &ServerConnection) -> LinkedState {
     }
 }
 
+/// Whether the time since `since` has reached a limit, if there is one.
+fn is_reached(limit: Option<Duration>, since: Time, now: Time) -> bool {
+    limit.is_some_and(|limit| now.since(since) >= limit)
+}
+
 /// The text of the notice for a client that has waited longer than `query_wait_notify`.
 const QUERY_WAIT_NOTICE: &[u8] = b"no server connection is available yet: waiting for one";
 
@@ -114,14 +119,11 @@ pub(crate) fn sweep_client(
                 && let Some(pinned_since) = pin.pinned_since()
                 && server.is_quiescent()
             {
-                let over = |limit: Option<Duration>, since| {
-                    limit.is_some_and(|limit| call.now.since(since) >= limit)
-                };
                 let refusal = match () {
-                    () if over(pool.spec.pinning.idle, since) => {
+                    () if is_reached(pool.spec.pinning.idle, since, call.now) => {
                         Some(ClientRefusal::PinnedIdle { reasons: pin.reasons() })
                     }
-                    () if over(pool.spec.pinning.lasting, pinned_since) => {
+                    () if is_reached(pool.spec.pinning.lasting, pinned_since, call.now) => {
                         Some(ClientRefusal::PinnedTime { reasons: pin.reasons() })
                     }
                     () => None,
@@ -130,15 +132,15 @@ pub(crate) fn sweep_client(
                     return leaving::refuse(peers, pools, call, id, &refusal);
                 }
             }
-            let lasted = call.now.since(server.work_started);
-            if timeouts.transaction.is_some_and(|limit| lasted >= limit) && !server.is_quiescent() {
+            let is_late = is_reached(timeouts.transaction, server.work_started, call.now);
+            if is_late && !server.is_quiescent() {
                 return leaving::refuse(peers, pools, call, id, &ClientRefusal::TransactionTimeout);
             }
             let is_outdated = pools.is_outdated(server);
             return sweep_linked_client(peers, pools, call, id, (since, state), is_outdated);
         }
     };
-    if limit.is_some_and(|limit| call.now.since(client.state_since) >= limit) {
+    if is_reached(limit, client.state_since, call.now) {
         leaving::refuse(peers, pools, call, id, &refusal);
     }
 }
@@ -183,7 +185,7 @@ fn sweep_linked_client(
         }
         LinkedState::Idle => (timeouts.client_idle, ClientRefusal::ClientIdleTimeout),
     };
-    if limit.is_some_and(|limit| call.now.since(since) >= limit) {
+    if is_reached(limit, since, call.now) {
         leaving::refuse(peers, pools, call, id, &refusal);
     }
 }
@@ -198,14 +200,12 @@ pub(crate) fn sweep_server(
     let Some(pool) = pools.get(server.pool) else { return };
     let timeouts = &pool.spec.timeouts;
     let spare = pool.servers > pools.min_servers_here(&pool.spec);
-    let over =
-        |limit: Option<Duration>, since| limit.is_some_and(|limit| call.now.since(since) >= limit);
     let close = match server.state {
         ServerState::Idle => {
-            over(timeouts.server_lifetime, server.opened_at)
-                || spare && over(timeouts.server_idle, server.state_since)
+            is_reached(timeouts.server_lifetime, server.opened_at, call.now)
+                || spare && is_reached(timeouts.server_idle, server.state_since, call.now)
         }
-        ServerState::Cleaning => over(Some(timeouts.cleanup), server.state_since),
+        ServerState::Cleaning => is_reached(Some(timeouts.cleanup), server.state_since, call.now),
         ServerState::Opening | ServerState::Linked(_) => false,
     };
     if close {

@@ -133,14 +133,14 @@ impl MessagePath<'_> {
                     if let Some(client) = self.peers.clients.get_mut(id)
                         && client.server().is_some()
                     {
-                        if self
-                            .peers
-                            .servers
-                            .get(server)
-                            .is_some_and(|it| !it.outstanding.is_empty())
-                        {
+                        match self.peers.servers.get(server) {
                             // The server was asked for its session state first.
-                            client.input_hold = InputHold::AwaitingReplies;
+                            Some(server) if !server.outstanding.is_empty() => {
+                                client.input_hold = InputHold::AwaitingReplies;
+                            }
+                            // The client is pinned from now on: its input goes to this server.
+                            Some(server) if server.is_pinned() => continue,
+                            _ => {}
                         }
                         break StopReason::AwaitsReplies;
                     }

@@ -7,7 +7,7 @@ use howdah_sql::{SessionEffects, StateKinds, UndetectableState};
 use crate::{
     pinning::check_query::{StateQuestions, StateRow, is_quotable},
     session::parameter::SessionParameter,
-    state::limits::Permits,
+    state::{limits::Permits, pool_stats::PoolStats},
     time::Time,
 };
 
@@ -304,9 +304,11 @@ impl SessionPin {
         self.pinned = Some((now, permits));
     }
 
-    /// Ends the client's being pinned, and returns since when it was.
-    pub(crate) fn clear_pinned(&mut self) -> Option<Time> {
-        self.pinned.take().map(|(since, _)| since)
+    /// Records that the client is not pinned any more, and counts for how long it was.
+    pub(crate) fn clear_pinned(&mut self, stats: &mut PoolStats, now: Time) {
+        if let Some((since, _)) = self.pinned.take() {
+            stats.pinned_time.add(since, now);
+        }
     }
 
     /// Returns since when the client is pinned.

@@ -35,6 +35,9 @@ pub(crate) fn succeeded(
     }
     server.state = ServerState::Idle;
     server.state_since = call.now;
+    // The login was a check. If the check query always fails and must run before every client,
+    // servers would otherwise be replaced for ever.
+    server.check.passed_at = Some(call.now);
     server.cancel_key = login.cancel_key;
     server.parameters = ServerParameters::at_login(&login.parameters);
     let (pool_id, parameters) = (server.pool, Arc::from(login.parameters));

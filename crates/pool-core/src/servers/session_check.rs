@@ -61,9 +61,7 @@ pub(crate) fn may_release(
     }
     let pool = pools.pool(server.pool);
     if !pin.is_pinned() {
-        if let Some(since) = pin.clear_pinned() {
-            pool.stats.pinned_time.add(since, call.now);
-        }
+        pin.clear_pinned(&mut pool.stats, call.now);
         if pin.is_clear() {
             server.pin = None;
         }

@@ -53,6 +53,8 @@ pub(super) struct SimBackend {
     /// The kinds of session state left after the end of a transaction, such as locks and tables.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
+    /// Whether a LOAD was received, which the pooler must expect to have succeeded.
+    may_have_library: bool,
     /// Channels that the session listens to.
     channels: Vec<String>,
     /// Changes of `channels` that are pending until commit.
@@ -113,6 +115,12 @@ struct SimCopy {
 /// A literal that Parse replaces with the current values of the parameters that affect it.
 pub(super) const LITERAL: &str = "'literal'";
 
+/// A parameter that servers do not report and whose value clients query.
+const WORK_MEM: &str = "work_mem";
+
+/// The kind of session state that a changed parameter is, until the pooler knows its value.
+const SETTING: &str = "setting";
+
 /// The parameters that servers report.
 const REPORTED: [&str; 4] =
     ["TimeZone", "application_name", "DateStyle", "standard_conforming_strings"];
@@ -129,6 +137,12 @@ impl SimBackend {
     /// Whether the session's transaction has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.is_failed
+    }
+
+    /// Whether the session has state, or may have, that cannot follow its client to another server.
+    pub(super) fn has_lasting_state(&self) -> bool {
+        let lasts = |left: &&str| !matches!(*left, SETTING | "channel");
+        self.may_have_library || !self.channels.is_empty() || self.leftovers.iter().any(lasts)
     }
 
     /// Returns the channels that the session listens to, sorted.
@@ -373,6 +387,11 @@ impl SimBackend {
         self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
     }
 
+    /// Returns the value of `work_mem`, a parameter that servers do not report.
+    fn work_mem(&self) -> &str {
+        self.settings.get(WORK_MEM).map_or("4", |value| value)
+    }
+
     /// Replies with the values of parameters by name.
     fn current_settings(&mut self, sql: &str) {
         let names = sql.split("current_setting('").skip(1).filter_map(|it| it.split('\'').next());
@@ -401,6 +420,7 @@ impl SimBackend {
         let (verb, rest) = sql.split_once(' ').unwrap_or((sql, ""));
         let token = rest.rsplit(' ').next().unwrap_or("").to_owned();
         let upper = verb.to_ascii_uppercase();
+        self.may_have_library |= upper == "LOAD";
         let ends = matches!(upper.as_str(), "ROLLBACK" | "COMMIT");
         // The pooler answers its own commands even in a failed transaction.
         let asks = sql == "SHOW SHARD" && self.client_shard.is_some();
@@ -500,8 +520,8 @@ impl SimBackend {
                         return self.complete("SET");
                     }
                 }
-                if !REPORTED.contains(&name.as_str()) {
-                    self.add_leftover("setting");
+                if !REPORTED.contains(&name.as_str()) && local.is_none() {
+                    self.add_leftover(SETTING);
                 }
                 if local.is_some() {
                     let before = self.settings.get(&name).cloned();
@@ -533,16 +553,30 @@ impl SimBackend {
                 self.connect_query.undo_settings(self.last_client);
                 self.connect_query.undo_table(self.last_client);
                 self.statements.clear();
-                self.leftovers.clear();
+                self.leftovers.retain(|left| *left == "library");
                 self.channels.clear();
                 self.complete("DISCARD ALL");
+            }
+            "RESET" if without_comment(rest) == WORK_MEM => {
+                self.remember_settings();
+                self.before_local.remove(WORK_MEM);
+                self.settings.remove(WORK_MEM);
+                self.complete("RESET");
+            }
+            "SHOW" if without_comment(rest) == WORK_MEM => {
+                self.row(&format!("{WORK_MEM}={},{token}", self.work_mem()));
+                self.complete("SHOW");
+            }
+            "LOAD" => {
+                self.add_leftover("library");
+                self.complete("LOAD");
             }
             "RESET" => {
                 self.remember_settings();
                 self.before_local.clear();
                 self.settings = self.at_login.clone();
                 self.connect_query.undo_settings(self.last_client);
-                self.remove_leftover("setting");
+                self.remove_leftover(SETTING);
                 self.complete("RESET");
             }
             "LISTEN" => {
@@ -572,6 +606,16 @@ impl SimBackend {
                 self.row("");
                 self.complete("SELECT 1");
             }
+            "SELECT" if rest.contains("to_regclass") => {
+                let table = if self.leftovers.contains(&"table") { "t" } else { "" };
+                self.row(&format!("{table},{token}"));
+                self.complete("SELECT 1");
+            }
+            "SELECT" if rest.contains("from pg_locks") => {
+                let locks = self.leftovers.iter().filter(|left| **left == "lock").count();
+                self.row(&format!("{locks},{token}"));
+                self.complete("SELECT 1");
+            }
             "SELECT" if rest.contains("pg_advisory_lock") => {
                 self.add_leftover("lock");
                 self.row(&token);
@@ -584,6 +628,10 @@ impl SimBackend {
             "CREATE" => {
                 self.add_leftover("table");
                 self.complete("CREATE TABLE");
+            }
+            "DROP" => {
+                self.remove_leftover("table");
+                self.complete("DROP TABLE");
             }
             "DISCARD" => {
                 self.connect_query.undo_table(self.last_client);
@@ -678,18 +726,27 @@ impl SimBackend {
                 rows.push([kind, left, ""].map(str::to_owned));
             }
         }
+        if sql.contains("pg_listening_channels") {
+            rows.extend(self.channels.iter().map(|name| ["n", name, ""].map(str::to_owned)));
+        }
+        let is_named = |name: &str| sql.contains(&format!("'{name}'"));
         for (name, value) in &self.settings {
-            let is_asked = sql.contains("pg_settings") || sql.contains(&format!("'{name}'"));
+            let is_asked = sql.contains("pg_settings") || is_named(name);
             if is_asked && !REPORTED.contains(&name.as_str()) {
                 rows.push(["s", name, value].map(str::to_owned));
             }
+        }
+        if is_named(WORK_MEM) && !self.settings.contains_key(WORK_MEM) {
+            rows.push(["s", WORK_MEM, self.work_mem()].map(str::to_owned));
         }
         for row in &rows {
             encode::data_row(&mut self.output, row.each_ref().map(|cell| Some(cell.as_bytes())))
                 .unwrap();
         }
-        // From now on the pooler knows the settings, which follow the client.
-        self.remove_leftover("setting");
+        if sql.contains("current_setting(s") {
+            // From now on the pooler knows the settings, which follow the client.
+            self.remove_leftover(SETTING);
+        }
         if !rows.is_empty() {
             self.situations.push(Situation::SessionStateFound);
         }
@@ -719,7 +776,7 @@ impl SimBackend {
         }
         if reported.is_none() {
             // The pooler knows this setting: it follows its client.
-            self.remove_leftover("setting");
+            self.remove_leftover(SETTING);
         }
         self.row(value);
         self.complete("SELECT 1");

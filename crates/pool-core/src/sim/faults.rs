@@ -7,6 +7,7 @@
 use std::{io::IoSlice, sync::Arc};
 
 use howdah_route::shard::ShardMap;
+use howdah_sql::StateKinds;
 use howdah_wire::frontend::encode;
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
     engines::Engines,
     messages::outstanding::RequestKind,
     mirror::{outcome::DropReason, target::MirrorTarget},
+    pinning::{check_query::StateRow, pin::SessionPin},
     prepared::parse_settings::Uncertainty,
     servers::rerouting,
     session::state::SessionStateFlags,
@@ -87,10 +89,20 @@ pub(super) enum InjectedFault {
     LoginFailureRefusesAll,
     /// Writes are rerouted like reads.
     WritesRerouted,
+    /// A server is released while its session has state of a client in adaptive mode.
+    PinMissed,
+    /// A client remains pinned after its session's state is gone.
+    PinNeverEnds,
+    /// A setting that no server reports does not follow its client.
+    SettingLost,
+    /// A setting that no server reports remains for the next client of the server.
+    SettingLeft,
+    /// The server of a client that has loaded a library is not closed when the client leaves.
+    LibraryLeft,
 }
 
 impl InjectedFault {
-    pub(super) const ALL: [Self; 29] = [
+    pub(super) const ALL: [Self; 34] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -120,6 +132,11 @@ impl InjectedFault {
         Self::MirrorBlocksClient,
         Self::LoginFailureRefusesAll,
         Self::WritesRerouted,
+        Self::PinMissed,
+        Self::PinNeverEnds,
+        Self::SettingLost,
+        Self::SettingLeft,
+        Self::LibraryLeft,
     ];
 
     /// Whether the bug is the likely cause of a violation that a simulation has found.
@@ -152,6 +169,11 @@ impl InjectedFault {
             Self::MirrorBlocksClient => &["awaits", "forever"],
             Self::LoginFailureRefusesAll => &["was disconnected because a login failed"],
             Self::WritesRerouted => &["is run by", "and by"],
+            Self::PinMissed => &["finds", "\"table\"", "of Some"],
+            Self::PinNeverEnds => &["is linked to a client without state"],
+            Self::SettingLost => &["received D", "work_mem=4", "expected", "work_mem="],
+            Self::SettingLeft => &["received D", "work_mem=", "expected", "work_mem=4"],
+            Self::LibraryLeft => &["finds", "\"library\"", "of Some"],
         };
         parts.iter().all(|part| violation.contains(part))
     }
@@ -255,9 +277,47 @@ pub(super) fn before_event(
             }
         }
         InjectedFault::WrongShard => swap_queues_of_shards(core),
+        InjectedFault::SettingLost => {
+            for id in clients(core) {
+                let Engines { peers, sessions, .. } = core.engines();
+                let client = peers.clients.get_mut(id).expect("the client is connected");
+                let others = client.parameters.list().iter().filter(|it| *it.name != *b"work_mem");
+                client.parameters = sessions.parameters.intern(others.cloned());
+            }
+        }
+        InjectedFault::SettingLeft => {
+            for id in servers(core) {
+                if server(core, id).state == ServerState::Idle {
+                    server(core, id).parameters.handle_reset();
+                }
+            }
+        }
+        InjectedFault::LibraryLeft => {
+            for id in servers(core) {
+                let server = server(core, id);
+                let needs_close = server.pin.as_deref().is_some_and(SessionPin::needs_close);
+                if server.is_quiescent() && needs_close {
+                    server.pin = None;
+                }
+            }
+        }
         InjectedFault::WritesRerouted => reroute_writes(core, now, io),
         _ => {}
     }
+}
+
+/// Whether a server is linked to a client that could release it: all requests are answered, and no
+/// input waits.
+pub(super) fn is_linked_at_rest(core: &Core, id: ServerId) -> bool {
+    let peers = &core.engines.peers;
+    let client = core.linked_client(id).and_then(|id| peers.clients.get(id));
+    let is_at_rest = |client: &ClientConnection| {
+        client.is_external()
+            && client.input_hold == InputHold::None
+            && !client.has_unprocessed_input()
+    };
+    client.is_some_and(is_at_rest)
+        && peers.servers.get(id).is_some_and(ServerConnection::is_quiescent)
 }
 
 fn is_linked_to_sub_request(core: &Core, id: ServerId) -> bool {
@@ -292,6 +352,16 @@ pub(super) fn before_server_bytes(
 ) {
     let Some(client) = core.linked_client(id) else { return };
     match fault {
+        Some(InjectedFault::PinMissed) => {
+            if let Some(pin) = &mut server(core, id).pin {
+                pin.finish_check();
+            }
+        }
+        Some(InjectedFault::PinNeverEnds) => {
+            if let Some(pin) = server(core, id).pin.as_mut().filter(|pin| pin.is_pinned()) {
+                pin.record_row(StateRow::Found(StateKinds::TEMPORARY, b"t"));
+            }
+        }
         Some(InjectedFault::DoubleReply) => {
             let front = server(core, id).outstanding.front().map(|request| &request.kind);
             if let Some(reply) = front.and_then(RequestKind::local_reply) {

@@ -41,6 +41,8 @@ pub(super) struct SimClient {
     pub(super) is_keyed: bool,
     /// Whether the pooler derives the role from the client's statements.
     pub(super) has_auto_role: bool,
+    /// Whether the client's session state follows it, or pins it to its server.
+    pub(super) is_adaptive: bool,
     /// The key of the current transaction.
     key: u32,
     known: HashMap<&'static str, KeyedStatement>,
@@ -101,6 +103,7 @@ impl SimClient {
             shards: 0,
             is_keyed: false,
             has_auto_role: false,
+            is_adaptive: false,
             key: 0,
             known: HashMap::new(),
             unsent_rows: Vec::new(),
@@ -338,6 +341,10 @@ impl SimClient {
             };
             return self.push_query(buf, &text);
         }
+        if self.is_adaptive && random.percent(30) {
+            let sql = random.pick(&SESSION_STATEMENTS);
+            return self.push_query(buf, &format!("{sql} -- {token}"));
+        }
         if self.may_stall && self.tokens < 4 && random.percent(25) {
             return self.push_query(buf, &format!("listen x -- {token}"));
         }
@@ -563,6 +570,26 @@ impl SimClient {
         }
     }
 }
+
+/// Statements that change or show session state, which clients must find unchanged in adaptive
+/// mode. PostgreSQL's grammar can read them.
+const SESSION_STATEMENTS: [&str; 15] = [
+    "set work_mem = 7",
+    "set work_mem = 8",
+    "set local work_mem = 9",
+    "reset work_mem",
+    "reset all",
+    "show work_mem",
+    "show work_mem",
+    "create temp table if not exists t ()",
+    "drop table if exists t",
+    "select to_regclass('pg_temp.t')",
+    "select pg_advisory_lock(1)",
+    "select pg_advisory_unlock_all()",
+    "select count(*) from pg_locks",
+    "discard all",
+    "load 'library'",
+];
 
 /// Marks a token as part of a statement that is known to only read.
 fn read_token(token: &str) -> String {

@@ -33,8 +33,8 @@ use super::{
     script::SimClient,
 };
 use crate::{
-    ClientHandover, ClientId, Core, CoreEvent, PeerId, PoolId, PoolSpec, ServerId, Time, Transfer,
-    WorkerId, cluster::HealthReport,
+    ClientHandover, ClientId, Core, CoreEvent, PeerId, PoolId, PoolSpec, PoolingMode, ServerId,
+    Time, Transfer, WorkerId, cluster::HealthReport,
 };
 
 const MS: u64 = 1_000_000;
@@ -214,6 +214,19 @@ impl Simulation {
         }
         for process in 0..self.processes.len() {
             self.check_limits(process)?;
+        }
+        self.check_pins()
+    }
+
+    /// Checks that in adaptive mode no client at rest has a server whose session has no state.
+    fn check_pins(&self) -> Result<(), String> {
+        for (number, (backend, link)) in self.backends.iter().enumerate() {
+            let Some((worker, PeerId::Server(id))) = link.worker else { continue };
+            let is_adaptive = self.specs[link.pool.index()].mode == PoolingMode::Adaptive;
+            let is_pinned = || faults::is_linked_at_rest(&self.workers[worker].core, id);
+            if is_adaptive && !link.is_closed && !backend.has_lasting_state() && is_pinned() {
+                return Err(format!("s{number} is linked to a client without state"));
+            }
         }
         Ok(())
     }

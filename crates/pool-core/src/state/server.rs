@@ -129,8 +129,8 @@ pub(crate) struct BatchState {
 pub(crate) struct CheckState {
     /// Whether the check query is running on the connection.
     pub(crate) is_running: bool,
-    /// The time of the call in which the connection has passed a check, so that a waiting client
-    /// gets it without another one.
+    /// The time of the call in which the connection has logged in or passed a check, so that a
+    /// waiting client gets it without another one.
     pub(crate) passed_at: Option<Time>,
 }
 
@@ -201,6 +201,7 @@ impl ServerConnection {
         self.statements.unnamed_is_ours = false;
         self.set_kind = SetKind::NotSet;
         self.pin = None;
+        self.check.passed_at = None;
         self.restore.clear();
         self.pending_actions = None;
         self.batch.deallocated_name = None;
@@ -270,9 +271,7 @@ impl ServerConnection {
     /// have state that a reset does not remove.
     pub(crate) fn end_pin(&mut self, stats: &mut PoolStats, now: Time) -> bool {
         let Some(mut pin) = self.pin.take() else { return false };
-        if let Some(since) = pin.clear_pinned() {
-            stats.pinned_time.add(since, now);
-        }
+        pin.clear_pinned(stats, now);
         if pin.needs_reset() {
             self.session_state = SessionStateFlags::UNKNOWN;
         }

@@ -133,6 +133,7 @@ fn check_delay_of_zero_checks_before_every_client() {
         let reset = Some(ResetQuery { query: (*b"reset").into(), is_always: always });
         let spec = PoolSpec { check, reset, is_round_robin: round_robin, ..PoolSpec::new(1) };
         let (mut harness, client, server) = client_and_server(spec);
+        harness.advance(1);
         for _ in 0..3 {
             harness.send_from_client(client, &query("select 1"));
             assert_eq!(harness.sent_to_server(server), query(""));
@@ -144,6 +145,28 @@ fn check_delay_of_zero_checks_before_every_client() {
                 harness.send_from_server(server, &ready(b'I'));
             }
         }
+    }
+}
+
+#[test]
+fn failed_check_replaces_server_and_fresh_server_is_not_checked() {
+    let check = Some(CheckQuery { query: (*b"select 1/0").into(), idle: Duration::ZERO });
+    let (mut harness, client, mut server) =
+        client_and_server(PoolSpec { check, ..PoolSpec::new(1) });
+    harness.advance(1);
+    for _ in 0..3 {
+        harness.send_from_client(client, &query("select 1"));
+        assert_eq!(harness.sent_to_server(server), query("select 1/0"));
+        harness.send_from_server(
+            server,
+            &[message(b'E', b"SERROR\0C22012\0\0"), ready(b'I')].concat(),
+        );
+        assert_eq!(harness.io.closed, [PeerId::Server(server)]);
+        harness.io.closed.clear();
+        server = harness.log_in_server();
+        assert_eq!(harness.sent_to_server(server), query("select 1"));
+        harness.send_from_server(server, &ready(b'I'));
+        harness.advance(1);
     }
 }
 

@@ -1,19 +1,21 @@
-//! Changes the log level of the process from the console.
+//! Changes the log level of the process from the console, and opens its log file again.
 
-use std::sync::OnceLock;
+use std::{io, sync::OnceLock};
 
 use tracing::level_filters::LevelFilter;
 
-/// The control of the log level; unset until [`allow_log_level_changes`] is called.
-static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
-
-/// Changes the log level of the process with a function that the program provides.
-#[derive(Debug)]
-struct LogLevelControl {
-    /// The level at process start.
-    at_start: LevelFilter,
-    change: fn(LevelFilter),
+/// The functions by which the program lets the pooler control its log.
+#[derive(Clone, Copy, Debug)]
+pub struct LogControl {
+    /// Changes the log level.
+    pub set_level: fn(LevelFilter),
+    /// Opens the log file again, if there is one, because it may have been renamed.
+    pub reopen: fn() -> io::Result<()>,
 }
+
+/// The control of the log with the level at process start; unset until [`allow_log_control`] is
+/// called.
+static LOG: OnceLock<(LogControl, LevelFilter)> = OnceLock::new();
 
 /// The reason why the log level was not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,10 +26,18 @@ pub(crate) enum LogLevelError {
     Fixed { name: String },
 }
 
-/// Allows `SET log-level` and `SET verbose` to change the log level of the process with
-/// `change`. Only the first call has an effect.
-pub(crate) fn allow_log_level_changes(change: fn(LevelFilter)) {
-    let _ = LOG_LEVEL.set(LogLevelControl { at_start: LevelFilter::current(), change });
+/// Lets the console and reloads control the log of the process. Only the first call has an effect.
+pub(crate) fn allow_log_control(control: LogControl) {
+    let _ = LOG.set((control, LevelFilter::current()));
+}
+
+/// Opens the log file of the process again, after a rotation.
+pub(crate) fn reopen_log() {
+    if let Some((log, _)) = LOG.get()
+        && let Err(error) = (log.reopen)()
+    {
+        tracing::warn!(%error, "cannot open the log file again");
+    }
 }
 
 /// Whether a key sets the log level.
@@ -43,13 +53,13 @@ pub(crate) fn is_log_level(name: &str) -> bool {
 /// The value is not a level, or changes are not allowed.
 pub(crate) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
     let fixed = || LogLevelError::Fixed { name: name.to_owned() };
-    let log = LOG_LEVEL.get().ok_or_else(fixed)?;
-    let level = parse_level(name, value, log.at_start)?;
+    let (log, at_start) = LOG.get().ok_or_else(fixed)?;
+    let level = parse_level(name, value, *at_start)?;
     let before = LevelFilter::current();
     if level == before {
         return Ok(None);
     }
-    (log.change)(level);
+    (log.set_level)(level);
     let change = format!("log-level: {before} -> {level}");
     tracing::info!("settings: {change}");
     Ok(Some(change))
@@ -86,7 +96,7 @@ pub(crate) fn verbosity() -> (&'static str, bool) {
         LevelFilter::DEBUG => "1",
         _ => "0",
     };
-    (number, LOG_LEVEL.get().is_some())
+    (number, LOG.get().is_some())
 }
 
 #[test]

@@ -14,7 +14,7 @@ use howdah_pool_core::{
     ServerPhase, Time,
 };
 
-use crate::{MultiplexerReport, auth::RefusalReason};
+use crate::{CancelPeersReport, MultiplexerReport, auth::RefusalReason};
 
 /// The state of the pooler at one moment.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub struct PoolerSnapshot {
     pub logins: usize,
     /// Number of refused logins and CancelRequests, by reason.
     pub refused: Vec<(RefusalReason, u64)>,
+    /// The poolers to which CancelRequests with unknown keys are forwarded, and counts of these.
+    pub cancel_peers: CancelPeersReport,
     /// The running capture, or the last one.
     pub capture: Option<crate::recorder::RecorderStatus>,
 }

@@ -227,14 +227,11 @@ impl Show {
             Self::Config => config::rows(&view.config),
             Self::Databases => pools::databases(view),
             Self::Paused => pools::paused(view),
-            // Always empty: the system resolves names, there are neither peers nor memory pools to
-            // report, and sockets are passed to another process by a takeover only.
-            Self::DnsHosts
-            | Self::DnsZones
-            | Self::Fds
-            | Self::Mem
-            | Self::PeerPools
-            | Self::Peers => Vec::new(),
+            // Always empty: the system resolves names, there are no memory pools to report, and
+            // sockets are passed to another process by a takeover only.
+            Self::DnsHosts | Self::DnsZones | Self::Fds | Self::Mem => Vec::new(),
+            Self::PeerPools => lists::peer_pools(view),
+            Self::Peers => lists::peers(view),
             Self::Listeners => listeners::rows(view),
             Self::Lists => lists::lists(view),
             Self::Members => members::members(view),

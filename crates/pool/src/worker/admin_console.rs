@@ -9,7 +9,10 @@ use std::{
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
 use howdah_pool_config::{CONSOLE_DATABASES, SetError};
 use howdah_pool_core::Permits;
-use howdah_wire::startup::CancelKey;
+use howdah_wire::{
+    backend::{Severity, encode},
+    startup::CancelKey,
+};
 
 use super::{
     capture::CaptureError,
@@ -42,8 +45,8 @@ pub(super) struct AdminClient {
     pub(super) permits: Permits,
 }
 
-/// Interval at which to check whether the pooler has stopped.
-const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which to check whether the pooler has stopped, or the connection is killed.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts a thread for a console connection.
 pub(super) fn spawn(client: AdminClient, stream: Stream, control: PoolerHandle) {
@@ -82,7 +85,8 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
             tls: stream.protection().map(describe_tls),
         },
     };
-    let _listed = ListedClient { id: control.shared.console.add(view), control: control.clone() };
+    let id = control.shared.console.add(view);
+    let _listed = ListedClient { id, control: control.clone() };
     let mut console = PoolerConsole { control };
     let mut session = ConsoleSession::new(is_admin);
     let mut poller = Poller::new()?;
@@ -94,9 +98,15 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
     let mut ready = Vec::new();
     let mut buffer = vec![0; 4096];
     loop {
+        let is_killed = console.control.shared.console.is_killed(id);
+        if is_killed {
+            let text = b"terminating connection due to administrator command";
+            let fields = encode::essentials(Severity::Fatal, b"57P01", text);
+            encode::error_response(&mut output, fields).map_err(io::Error::other)?;
+        }
         let sent = stream.send(&output)?;
         output.drain(..sent);
-        if result == Err(Disconnect) && output.is_empty() {
+        if is_killed || result == Err(Disconnect) && output.is_empty() {
             stream.close();
             drop(permits);
             return Ok(());
@@ -106,7 +116,7 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
             if output.is_empty() { stream.receive(&mut buffer)? } else { Received::Drained(0) };
         match received {
             Received::Closed => return Ok(()),
-            Received::Drained(0) => wait_readable(&mut poller, &console.control, &mut ready)?,
+            Received::Drained(0) => wait(&mut poller, &console.control, id, &mut ready)?,
             Received::Bytes(some) | Received::Drained(some) => {
                 result = session.receive(&buffer[..some], &mut console, &mut output);
             }
@@ -114,22 +124,23 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
     }
 }
 
-/// Waits until the socket is ready.
+/// Waits until the socket is ready or the connection is killed.
 ///
 /// # Errors
 ///
 /// The pooler has ended, or polling failed.
-fn wait_readable(
+fn wait(
     poller: &mut Poller,
     control: &PoolerHandle,
+    id: ConnectionNumber,
     ready: &mut Vec<SocketReadiness>,
 ) -> io::Result<()> {
     ready.clear();
-    while ready.is_empty() {
+    while ready.is_empty() && !control.shared.console.is_killed(id) {
         if control.shared.is_stopped() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        poller.wait(Some(Instant::now() + SHUTDOWN_CHECK_INTERVAL), ready)?;
+        poller.wait(Some(Instant::now() + STOP_CHECK_INTERVAL), ready)?;
     }
     Ok(())
 }

@@ -21,9 +21,15 @@ const ADMIN_CLIENTS_MAX: u32 = 64;
 #[derive(Debug)]
 pub(super) struct ConsoleClients {
     limit: Arc<[Arc<ConnectionLimit>]>,
-    clients: Mutex<BTreeMap<ConnectionNumber, AdminView>>,
+    clients: Mutex<BTreeMap<ConnectionNumber, ConsoleClient>>,
     commands: AtomicU64,
     pub(super) numbers: ConnectionNumbers,
+}
+
+#[derive(Debug)]
+struct ConsoleClient {
+    view: AdminView,
+    is_killed: bool,
 }
 
 impl Default for ConsoleClients {
@@ -47,12 +53,21 @@ impl ConsoleClients {
     pub(super) fn add(&self, mut client: AdminView) -> ConnectionNumber {
         client.id = self.numbers.next();
         let id = client.id;
-        self.clients.lock().insert(id, client);
+        self.clients.lock().insert(id, ConsoleClient { view: client, is_killed: false });
         id
     }
 
     pub(super) fn remove(&self, id: ConnectionNumber) {
         self.clients.lock().remove(&id);
+    }
+
+    /// Marks a connection as one to close. Returns whether it exists.
+    pub(super) fn kill(&self, id: ConnectionNumber) -> bool {
+        self.clients.lock().get_mut(&id).map(|client| client.is_killed = true).is_some()
+    }
+
+    pub(super) fn is_killed(&self, id: ConnectionNumber) -> bool {
+        self.clients.lock().get(&id).is_some_and(|client| client.is_killed)
     }
 
     /// Counts a command.
@@ -67,7 +82,7 @@ impl ConsoleClients {
 
     /// Returns the connections, ordered by id.
     pub(super) fn views(&self) -> Vec<AdminView> {
-        self.clients.lock().values().cloned().collect()
+        self.clients.lock().values().map(|client| client.view.clone()).collect()
     }
 }
 

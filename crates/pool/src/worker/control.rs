@@ -19,8 +19,6 @@ use howdah_pool_config::Config;
 use howdah_pool_core::{
     AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, WorkerId,
 };
-use howdah_wire::startup::CancelKey;
-use tracing::level_filters::LevelFilter;
 
 pub(super) use self::history::StatsHistory;
 use self::ids::split as split_pointer;
@@ -28,11 +26,13 @@ use super::{
     directory::{self, PoolEntry},
     messages::{Mailbox, WorkerMessage},
     shared_state::SharedState,
-    takeover,
 };
 use crate::{
     ConnectionNumber, PoolerSnapshot, SocketAddresses,
-    console::{DatabaseSelector, ShutdownRequest, log_level},
+    console::{
+        DatabaseSelector, ShutdownRequest,
+        log_level::{self, LogControl},
+    },
 };
 
 /// A handle for administering and monitoring a running pooler.
@@ -102,10 +102,10 @@ pub(super) enum UserResume {
 pub(super) struct NoSuchDatabase(pub(super) String);
 
 impl PoolerHandle {
-    /// Allows `SET log-level` and `SET verbose` to change the log level of the process with
-    /// `change`. Only the first call has an effect.
-    pub fn allow_log_level_changes(change: fn(LevelFilter)) {
-        log_level::allow_log_level_changes(change);
+    /// Lets `SET log-level` and `SET verbose` change the log level of the process, and reloads open
+    /// its log file again. Only the first call has an effect.
+    pub fn allow_log_control(control: LogControl) {
+        log_level::allow_log_control(control);
     }
 
     /// Whether a shutdown has started that waits for servers or clients, by
@@ -148,13 +148,6 @@ impl PoolerHandle {
         let running = self.mailboxes.iter().filter(|mailbox| !mailbox.is_closed()).count();
         let are_all = reports.len() >= running;
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
-    }
-
-    /// Forwards a CancelRequest whose key may come from another process to all workers, and to the
-    /// predecessor process while it has clients.
-    pub(super) fn cancel_foreign(&self, key: &CancelKey) {
-        self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));
-        takeover::forward_cancel(key, &self.shared);
     }
 
     /// Notifies workers and LISTEN multiplexers that an administrator has changed a database's
@@ -333,9 +326,12 @@ impl PoolerHandle {
         Ok(())
     }
 
-    /// Closes a client by its ID. Returns whether it existed; also `false` if its worker did not
-    /// reply.
+    /// Closes a client or a console connection by its ID. Returns whether it existed; also `false`
+    /// if its worker did not reply.
     pub(super) fn kill_client(&self, id: ConnectionNumber) -> bool {
+        if self.shared.console.kill(id) {
+            return true;
+        }
         let Some(pointer) = self.shared.console.numbers.client(id) else { return false };
         let (worker, client) = split_pointer(pointer);
         let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };

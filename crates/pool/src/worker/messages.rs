@@ -42,8 +42,8 @@ pub(super) enum WorkerMessage {
     OpenMinimum(PoolId),
     /// A user's secret for logins to servers has changed, so those of this pool may succeed now.
     SecretChanged(PoolId),
-    /// A CancelRequest with a key of this worker, received by another worker from this address.
-    Cancel(CancelKey, Option<SocketAddr>),
+    /// A CancelRequest whose client may be in this worker, received by another worker.
+    Cancel(Box<RoutedCancel>),
     /// Closes a connection that has not logged in, to make room for another.
     CloseStartup(StartupRef),
     /// A helper has finished a login step. The result is discarded if the slot has another
@@ -100,10 +100,7 @@ pub(super) enum WorkerMessage {
     /// Disconnects the clients and closes the servers of all pools, because the time for handing
     /// clients over has passed.
     CloseAllPools,
-    /// A CancelRequest that may be for a client taken over from another process. That process
-    /// issued the client's key, so the key does not name the worker that has the client now.
-    CancelForeign(CancelKey),
-    /// A CancelRequest forwarded by another process, for a client of any worker.
+    /// A CancelRequest forwarded by the process that takes over, for a client of any worker.
     CancelAnywhere(CancelKey),
     /// Disconnects the clients and closes the servers of these pools.
     KillPools(Arc<[PoolId]>),
@@ -116,6 +113,31 @@ pub(super) enum WorkerMessage {
     Drain,
     /// Stops immediately.
     Stop,
+}
+
+/// A CancelRequest on its way to the worker that has the client.
+#[derive(Debug)]
+pub(super) struct RoutedCancel {
+    pub(super) key: CancelKey,
+    pub(super) source: CancelSource,
+    /// The workers that do not have the client or are being asked: one bit for each. Usually the
+    /// key names the worker, but a key from another process, issued before a takeover, does not.
+    pub(super) tried: u128,
+}
+
+/// The origin of a CancelRequest.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CancelSource {
+    /// A client, at this address. The request is forwarded to peers if its key is unknown.
+    Client(Option<SocketAddr>),
+    /// A peer, or the process that takes over. The request is not forwarded to peers.
+    Process,
+}
+
+impl RoutedCancel {
+    pub(super) fn new(key: CancelKey, source: CancelSource) -> Self {
+        Self { key, source, tried: 0 }
+    }
 }
 
 /// A client that was handed over, with its socket and its state.

@@ -7,6 +7,7 @@
 
 mod cancel;
 mod client;
+mod forward;
 mod server;
 
 use std::{
@@ -23,6 +24,7 @@ use howdah_wire::startup::CancelKey;
 pub(super) use self::{cancel::PendingCancel, client::PendingClient, server::PendingServer};
 use super::{
     admin_console::AdminClient,
+    cancel_peers::ForwardRequest,
     directory::{LocalSocket, PoolEntry, ServerRoute},
     shared_state::SharedState,
     startups::{StartupGuard, StartupStage},
@@ -57,6 +59,8 @@ pub(super) enum PendingKind {
     Client(PendingClient),
     Server(PendingServer),
     Cancel(PendingCancel),
+    /// A CancelRequest to a peer.
+    Forward(ForwardRequest),
 }
 
 /// The event that a pending login waits for, or its result.
@@ -150,8 +154,12 @@ impl PendingLogin {
         Self::without_stream(PendingKind::Cancel(pending))
     }
 
+    pub(super) fn forward(request: ForwardRequest) -> Self {
+        Self::without_stream(PendingKind::Forward(request))
+    }
+
     pub(super) fn is_cancel(&self) -> bool {
-        matches!(self.kind, PendingKind::Cancel(_))
+        matches!(self.kind, PendingKind::Cancel(_) | PendingKind::Forward(_))
     }
 
     fn without_stream(kind: PendingKind) -> Self {
@@ -199,7 +207,7 @@ impl PendingLogin {
     /// Returns the host and port that must be resolved for the next attempt.
     pub(super) fn host(&self) -> Option<(String, u16)> {
         match &self.kind {
-            PendingKind::Client(_) => None,
+            PendingKind::Client(_) | PendingKind::Forward(_) => None,
             PendingKind::Server(server) => server.host(),
             PendingKind::Cancel(cancel) => cancel.host(),
         }
@@ -209,7 +217,7 @@ impl PendingLogin {
     pub(super) fn unchecked_socket(&self) -> Option<(Arc<LocalSocket>, Arc<PoolEntry>)> {
         match &self.kind {
             PendingKind::Server(server) => server.unchecked_socket(),
-            PendingKind::Client(_) | PendingKind::Cancel(_) => None,
+            _ => None,
         }
     }
 
@@ -226,7 +234,7 @@ impl PendingLogin {
     /// Sets the resolved address, or the reason why it is unknown.
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
         match &mut self.kind {
-            PendingKind::Client(_) => {}
+            PendingKind::Client(_) | PendingKind::Forward(_) => {}
             PendingKind::Server(server) => server.set_address(address),
             PendingKind::Cancel(cancel) => cancel.set_address(address),
         }
@@ -249,6 +257,7 @@ impl PendingLogin {
                 progress
             }
             PendingKind::Cancel(cancel) => cancel.advance(stream),
+            PendingKind::Forward(request) => forward::advance(request, stream),
         }
     }
 
@@ -266,7 +275,7 @@ impl PendingLogin {
     pub(super) fn password_check(&self) -> Option<(String, String)> {
         match &self.kind {
             PendingKind::Client(client) => client.password_check(),
-            PendingKind::Server(_) | PendingKind::Cancel(_) => None,
+            _ => None,
         }
     }
 
@@ -293,7 +302,7 @@ impl PendingLogin {
     pub(super) fn target(&self) -> Option<(&PoolEntry, String)> {
         match &self.kind {
             PendingKind::Server(server) => Some(server.target()),
-            PendingKind::Client(_) | PendingKind::Cancel(_) => None,
+            _ => None,
         }
     }
 
@@ -303,6 +312,7 @@ impl PendingLogin {
             PendingKind::Client(_) => self.refuse(Rejection::Timeout, shared),
             PendingKind::Server(server) => server.timed_out(),
             PendingKind::Cancel(cancel) => LoginProgress::Cancelled(cancel.server()),
+            PendingKind::Forward(_) => LoginProgress::Close,
         }
     }
 }

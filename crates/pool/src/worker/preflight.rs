@@ -4,13 +4,16 @@
 use std::{
     fs::{self, File},
     io,
-    net::SocketAddr,
+    net::{SocketAddr, ToSocketAddrs as _},
     os::unix::{ffi::OsStrExt as _, fs::FileTypeExt as _},
     path::Path,
 };
 
 use howdah_capture::RedactionKey;
-use howdah_connect::tls::{self, TlsError};
+use howdah_connect::{
+    Endpoint,
+    tls::{self, TlsError},
+};
 use howdah_net::Listener;
 use howdah_pool_config::Config;
 use howdah_pool_core::WorkerId;
@@ -55,6 +58,7 @@ pub fn preflight(config: &Config, listens: bool) -> Preflight {
         found.writable("listen.takeover", path.parent().unwrap_or(Path::new("")));
     }
     found.capture(config);
+    found.peers(config);
     let workers_max = usize::from(WorkerId::MAX) + 1;
     if let Some(workers) = config.workers.filter(|workers| workers.get() > workers_max) {
         found.error("workers", format!("{workers} is more than the maximum of {workers_max}"));
@@ -102,6 +106,19 @@ impl Preflight {
                     self.error(&key, error_chain(&source));
                 }
                 other => self.error("tls", error_chain(&other)),
+            }
+        }
+    }
+
+    /// Resolves the host names of peers. A name may exist only once a pooler runs, and it is looked
+    /// up regularly, so an unknown one is a warning.
+    fn peers(&mut self, config: &Config) {
+        for (_, peer) in config.peers.others() {
+            if let Endpoint::Tcp { host, hostaddr: None, port } = peer.endpoint(config.listen.port)
+                && let Err(error) = (host.as_str(), port).to_socket_addrs()
+            {
+                let text = format!("cannot resolve the host name {host:?}: {error}");
+                self.warnings.push(("peers".to_owned(), text));
             }
         }
     }

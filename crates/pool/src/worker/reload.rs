@@ -13,6 +13,7 @@ use super::{
     PoolerStartError, control::PoolerHandle, directory::ServerTls, messages::WorkerMessage,
     tls as client_tls,
 };
+use crate::console::log_level;
 
 /// The source of the settings, for reloading them.
 #[derive(Clone, Debug)]
@@ -48,13 +49,15 @@ pub struct ReloadReport {
 }
 
 impl PoolerHandle {
-    /// Reloads either all settings or none, and logs the result. Clients whose pools remain are not
-    /// disturbed. Waits at most 10 s until all workers have applied the settings.
+    /// Opens the log file again, reloads either all settings or none, and logs the result. Clients
+    /// whose pools remain are not disturbed. Waits at most 10 s until all workers have applied the
+    /// settings.
     ///
     /// # Errors
     ///
     /// The settings did not come from a file, cannot be read or are invalid; nothing has changed.
     pub fn reload(&self) -> Result<ReloadReport, ReloadError> {
+        log_level::reopen_log();
         let result = self.reload_file();
         match &result {
             Ok(reloaded) => {

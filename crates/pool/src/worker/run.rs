@@ -6,26 +6,24 @@
 //! of an `epoll_wait` that returns all ready sockets. Poll registrations do not change while
 //! clients wait, and no `read` is spent on finding a socket empty.
 
+mod cancels;
 mod logins;
 mod messages;
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
-    sync::{Arc, atomic::Ordering, mpsc::Sender},
+    sync::{Arc, mpsc::Sender},
     time::{Duration, Instant},
 };
 
 use howdah_net::{Listener, Poller, Received, SocketReadiness, Timers, Token};
 use howdah_pool_core::{
     Backlog, Channel, ClientId, Core, CoreEvent, PeerId, PoolId, ServerId, Time, WorkerId,
-    worker_of_key,
 };
 use howdah_wire::startup::CancelKey;
 
 use super::{
     cluster_monitor,
-    control::PoolerHandle,
     directory::PoolEntry,
     helpers::Helpers,
     messages::{CloseOnDrop, Mailbox, WorkerMessage},
@@ -406,40 +404,6 @@ impl PoolWorker {
             cluster_monitor::start(monitor, &self.shared, &self.sockets.mailboxes);
         }
         self.core.set_pool(entry.id, Arc::clone(&entry.spec));
-    }
-
-    /// Routes a CancelRequest received from this address to the worker that its key names. While
-    /// there may be clients from another process, the request is also sent to all workers and to
-    /// that process.
-    fn cancel(&mut self, key: CancelKey, from: Option<SocketAddr>) {
-        if self.shared.has_foreign_clients.load(Ordering::Relaxed) {
-            let mailboxes = Arc::clone(&self.sockets.mailboxes);
-            PoolerHandle { mailboxes, shared: Arc::clone(&self.shared) }.cancel_foreign(&key);
-        }
-        let owner = worker_of_key(&key);
-        let owner = owner.filter(|owner| usize::from(owner.0) < self.sockets.mailboxes.len());
-        match owner {
-            Some(owner) if owner == self.number => self.cancel_local(&key, from),
-            Some(owner) => {
-                self.sockets.mailboxes[usize::from(owner.0)].send(WorkerMessage::Cancel(key, from));
-            }
-            None => self.refuse_cancel_key(from),
-        }
-    }
-
-    /// Executes a CancelRequest whose key names this worker.
-    fn cancel_local(&mut self, key: &CancelKey, from: Option<SocketAddr>) {
-        if !self.core.cancel(key, self.now, &mut self.sockets) {
-            self.refuse_cancel_key(from);
-        }
-    }
-
-    fn refuse_cancel_key(&self, from: Option<SocketAddr>) {
-        // During a takeover the key may belong to a client of the other process.
-        if !self.shared.has_foreign_clients.load(Ordering::Relaxed) && !self.shared.was_taken_over()
-        {
-            self.shared.refusals.record_cancel_key(from);
-        }
     }
 
     fn run_deferred(&mut self) {

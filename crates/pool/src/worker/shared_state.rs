@@ -4,6 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     os::unix::net::UnixStream,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,6 +22,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::{
     PoolerStartError,
+    cancel_peers::{CancelPeers, OwnSockets},
     capture::Captures,
     console_clients::ConsoleClients,
     control::StatsHistory,
@@ -90,8 +92,6 @@ pub(super) struct SharedState {
     taken_over: AtomicBool,
     /// Whether workers are suspended or about to be.
     suspended: AtomicBool,
-    /// Whether there may be clients that came from another process.
-    pub(super) has_foreign_clients: AtomicBool,
     /// The LISTEN multiplexers of all databases.
     pub(super) multiplexers: ListenMultiplexers,
     /// Counts of refused logins.
@@ -100,9 +100,19 @@ pub(super) struct SharedState {
     pub(super) server_secrets: ServerSecrets,
     /// The passwords that servers have accepted.
     pub(super) password_checks: PasswordChecks,
-    /// The socket to the process that is being taken over, while it has clients. The lock
-    /// serializes writes.
-    pub(super) predecessor: Mutex<Option<UnixStream>>,
+    /// The process that was or is being taken over.
+    pub(super) predecessor: PredecessorLink,
+    /// The poolers to which CancelRequests with unknown keys are forwarded.
+    pub(super) cancel_peers: CancelPeers,
+}
+
+/// The process that was or is being taken over, if any.
+#[derive(Debug, Default)]
+pub(super) struct PredecessorLink {
+    /// Whether there may be clients that came from it.
+    pub(super) has_clients: AtomicBool,
+    /// The socket to it, while it has clients. The lock serializes writes.
+    pub(super) socket: Mutex<Option<UnixStream>>,
 }
 
 impl SharedState {
@@ -136,18 +146,26 @@ impl SharedState {
             started_at: Instant::now(),
             taken_over: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
-            has_foreign_clients: AtomicBool::new(false),
             multiplexers: ListenMultiplexers::default(),
             refusals: Refusals::default(),
             server_secrets: ServerSecrets::default(),
             password_checks: PasswordChecks::default(),
-            predecessor: Mutex::default(),
+            predecessor: PredecessorLink::default(),
+            cancel_peers: CancelPeers::default(),
         })
     }
 
     /// Locks the handles to the listening sockets.
     pub(super) fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
         self.listeners.lock()
+    }
+
+    /// Returns the addresses that this process listens on.
+    pub(super) fn own_sockets(&self) -> OwnSockets {
+        let listeners = self.listeners();
+        let unix = listeners.iter().filter_map(Listener::unix_path).map(Path::to_owned);
+        let tcp = listeners.iter().filter_map(Listener::tcp_address);
+        OwnSockets { tcp: tcp.collect(), unix: unix.collect() }
     }
 
     /// Starts a shutdown. The kernel refuses TCP clients once the workers have also closed their

@@ -79,18 +79,20 @@ fn is_same_user(socket: &UnixStream) -> bool {
     socket_peercred(socket.as_fd()).is_ok_and(|peer| peer.uid == user || peer.uid.is_root())
 }
 
-/// Forwards a CancelRequest to the old process while it may still have the client.
-pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) {
-    let old = shared.predecessor.lock();
+/// Forwards a CancelRequest to the old process while it may still have the client. Returns whether
+/// it may.
+pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) -> bool {
+    let old = shared.predecessor.socket.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, it has no clients to cancel for.
         let _ = frame::send(socket, format::CANCEL, &format::encode_key(key), None);
     }
+    old.is_some()
 }
 
 /// Notifies the old process that this one listens to the channels of a round.
 pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState) {
-    let old = shared.predecessor.lock();
+    let old = shared.predecessor.socket.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, none of its clients waits for this.
         let _ =

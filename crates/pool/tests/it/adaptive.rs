@@ -1,5 +1,7 @@
 //! Adaptive mode: state of a client's session follows it, or pins it to its server.
 
+mod changes;
+
 use howdah_connect::Client;
 use howdah_lab::wait_until;
 
@@ -328,6 +330,10 @@ fn limits_of_pinned_clients_disconnect_with_reason() {
         "{refused}"
     );
     assert_eq!(run(&mut first, "select count(*) from x"), "0");
+}
+
+#[test]
+fn idle_pinned_client_is_disconnected_with_reason() {
     let Some(fixture) = start("pinidle", 15, "pinned-idle = \"200ms\"") else { return };
     let mut idle = client(&fixture, "postgres");
     run(&mut idle, "create temp table x ()");

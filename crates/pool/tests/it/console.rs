@@ -205,6 +205,27 @@ fn reconnect_disable_and_kill_work() {
 }
 
 #[test]
+fn kill_client_ends_console_connections() {
+    let Some(fixture) = fixture("kill console") else { return };
+    let mut console = RawClient::connect(fixture.address());
+    console.send_startup_for_database("pgbouncer", "application_name\0victim\0");
+    console.read_until(b'Z');
+    let args = ["-XAq", "-d", "pgbouncer", "-c", "show clients"];
+    let table = checked_stdout(fixture.run_program("psql", &args));
+    let mut lines = table.lines().map(|line| line.split('|').collect::<Vec<_>>());
+    let at = lines.next().unwrap().iter().position(|name| *name == "id").unwrap();
+    let id = lines.find(|row| row.contains(&"victim")).unwrap()[at].to_owned();
+    console_command(&fixture, &format!("kill_client {id}"));
+    let received = console.read_until(b'E').pop().unwrap().1;
+    assert!(memchr::memmem::find(&received, b"SFATAL\0").is_some());
+    assert!(memchr::memmem::find(&received, b"C57P01\0").is_some());
+    assert!(console.is_disconnected());
+    wait_until("the connection is not listed any more", WAIT_TIMEOUT, || {
+        !console_command(&fixture, "show clients").contains("victim")
+    });
+}
+
+#[test]
 fn shutdown_waits_for_clients() {
     let Some(fixture) = fixture("shutdown") else { return };
     let client = RawClient::log_in(fixture.address());

@@ -2,7 +2,7 @@
 
 use howdah_lab::{Cluster, skip_without_postgres};
 
-use crate::support::{PoolFixture, RawClient, start_pooler_with};
+use crate::support::{PoolFixture, PoolerSettings, RawClient};
 
 /// The statement takes longer than the time between two requests of a worker for idle servers.
 const BACKEND_PID: &str = "select pg_backend_pid() from pg_sleep(0.15)";
@@ -11,26 +11,8 @@ const BACKEND_PID: &str = "select pg_backend_pid() from pg_sleep(0.15)";
 fn workers_use_idle_servers_of_others_before_they_open_the_last_ones() {
     let test = "workers_use_idle_servers_of_others_before_they_open_the_last_ones";
     let Some(server) = skip_without_postgres(test, Cluster::builder().start()) else { return };
-    let pooler = start_pooler_with(&format!(
-        r#"
-        [pool]
-        mode = "transaction"
-        workers = 2
-        sizes = {{ pool = 2 }}
-        [pool.listen]
-        addresses = ["127.0.0.1"]
-        port = 0
-        unix-directories = []
-        [pool.auth]
-        type = "trust"
-        [pool.users.postgres]
-        secret = ""
-        [pool.databases."*"]
-        hosts = ["127.0.0.1"]
-        port = {}
-        "#,
-        server.port()
-    ));
+    let more = "sizes = { pool = 2 }";
+    let pooler = PoolerSettings { workers: 2, more, ..PoolerSettings::default() }.start(&server);
     let fixture = PoolFixture { server, pooler };
     // The kernel distributes them over both workers.
     let mut clients: Vec<_> = (0..10).map(|_| RawClient::log_in(fixture.address())).collect();

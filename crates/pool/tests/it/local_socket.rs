@@ -11,31 +11,12 @@ use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_pool::Pooler;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{PoolFixture, WAIT_TIMEOUT, start_pooler_with};
+use crate::support::{PoolFixture, PoolerSettings, WAIT_TIMEOUT};
 
 /// Starts a pooler whose database has a TCP host and this socket directory.
 fn start(server: &Cluster, directory: &Path) -> Pooler {
-    start_pooler_with(&format!(
-        r#"
-        [pool]
-        mode = "transaction"
-        workers = 1
-        [pool.listen]
-        addresses = ["127.0.0.1"]
-        port = 0
-        unix-directories = []
-        [pool.auth]
-        type = "trust"
-        [pool.users.postgres]
-        secret = ""
-        [pool.databases."*"]
-        hosts = ["127.0.0.1"]
-        port = {}
-        local-socket = "{}"
-        "#,
-        server.port(),
-        directory.display()
-    ))
+    let database = &format!("local-socket = \"{}\"", directory.display());
+    PoolerSettings { database, ..PoolerSettings::default() }.start(server)
 }
 
 /// Whether the pooler's server connections use TCP.

@@ -5,6 +5,7 @@
 mod adaptive;
 mod addresses;
 mod auth_query;
+mod cancel_peers;
 mod capture;
 mod captured_server;
 #[path = "../../../connect/tests/integration/certificates.rs"]

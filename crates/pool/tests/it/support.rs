@@ -90,27 +90,54 @@ pub(crate) fn start_pooler(server: &Cluster, more: &str) -> Pooler {
 
 /// Starts a pooler in front of `server`.
 pub(crate) fn start_pooler_in_mode(server: &Cluster, mode: &str, more: &str) -> Pooler {
-    let text = format!(
-        r#"
-        [pool]
-        mode = "{mode}"
-        workers = 1
-        {more}
-        [pool.listen]
-        addresses = ["127.0.0.1"]
-        port = 0
-        unix-directories = []
-        [pool.auth]
-        type = "trust"
-        [pool.users.postgres]
-        secret = ""
-        [pool.databases."*"]
-        hosts = ["127.0.0.1"]
-        port = {}
-        "#,
-        server.port()
-    );
-    start_pooler_with(&text)
+    PoolerSettings { mode, more, ..PoolerSettings::default() }.start(server)
+}
+
+/// The settings of a pooler in front of one server.
+pub(crate) struct PoolerSettings<'a> {
+    pub(crate) mode: &'a str,
+    pub(crate) workers: u32,
+    /// Additional lines of `[pool]`.
+    pub(crate) more: &'a str,
+    /// Additional lines of the database.
+    pub(crate) database: &'a str,
+}
+
+impl Default for PoolerSettings<'_> {
+    fn default() -> Self {
+        Self { mode: "transaction", workers: 1, more: "", database: "" }
+    }
+}
+
+impl PoolerSettings<'_> {
+    pub(crate) fn start(&self, server: &Cluster) -> Pooler {
+        start_pooler_with(&self.to_toml(server))
+    }
+
+    pub(crate) fn to_toml(&self, server: &Cluster) -> String {
+        let Self { mode, workers, more, database } = self;
+        format!(
+            r#"
+            [pool]
+            mode = "{mode}"
+            workers = {workers}
+            {more}
+            [pool.listen]
+            addresses = ["127.0.0.1"]
+            port = 0
+            unix-directories = []
+            [pool.auth]
+            type = "trust"
+            [pool.users.postgres]
+            secret = ""
+            [pool.databases."*"]
+            hosts = ["127.0.0.1"]
+            port = {}
+            {database}
+            "#,
+            server.port()
+        )
+    }
 }
 
 /// Starts a pooler with this configuration.

@@ -123,5 +123,5 @@ mounts them.
 {{/* The sidecar's ConfigMap, or its Secret with pool.settingsInSecret. */}}
 {{- define "howdah.poolSidecarSettings" -}}
 {{- $name := printf "%s-sidecar" (include "howdah.fullname" .) -}}
-{{- include "howdah.poolSettingsObject" (dict "context" . "name" $name "addresses" (list "127.0.0.1") "directories" (list "/run/howdah") "hasClientTls" false "delaySeconds" 0) -}}
+{{- include "howdah.poolSettingsObject" (dict "context" . "name" $name "addresses" (list "127.0.0.1") "directories" (list "/run/howdah") "hasClientTls" false "peers" (list) "delaySeconds" 0) -}}
 {{- end -}}

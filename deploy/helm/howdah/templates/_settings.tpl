@@ -8,7 +8,7 @@
 {{- end -}}
 
 {{/*
-The pooler's howdah.toml. dict: context, addresses (to listen on), directories (of unix sockets), hasClientTls,
+The pooler's howdah.toml. dict: context, addresses (to listen on), directories (of unix sockets), hasClientTls, peers,
 delaySeconds (of a shutdown)
 */}}
 {{- define "howdah.poolSettings" -}}
@@ -27,6 +27,9 @@ delaySeconds (of a shutdown)
 {{- $_ := set $listen "port" $pool.port -}}
 {{- $_ := set $listen "unix-directories" .directories -}}
 {{- $_ := set $settings "listen" $listen -}}
+{{- if and .peers (not (hasKey $settings "peers")) -}}
+{{- $_ := set $settings "peers" .peers -}}
+{{- end -}}
 {{- $timeouts := get $settings "timeouts" | default dict -}}
 {{- $_ := set $timeouts "shutdown" $pool.drain.timeoutSeconds -}}
 {{- $_ := set $timeouts "shutdown-delay" .delaySeconds -}}

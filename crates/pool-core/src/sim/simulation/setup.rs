@@ -171,6 +171,7 @@ impl Simulation {
             let spec = &simulation.specs[link.pool.index()];
             client.has_connect_query = spec.connect_query.is_some();
             client.may_reset_in_batch = spec.mode != PoolingMode::Session;
+            client.is_adaptive = spec.mode == PoolingMode::Adaptive;
             if has_forced_users {
                 client.user = takeover.pick(&[None, Some("alice"), Some("bob")]).map(Arc::from);
             }

@@ -6,7 +6,7 @@
 //! compared with what the client knows.
 
 use super::{MS, SimEvent, SimPeer, Simulation, Situation, faults};
-use crate::{ClientHandover, CoreEvent, PeerId, PoolId, Time, worker_of_key};
+use crate::{ClientHandover, CoreEvent, PeerId, PoolId, Time};
 
 impl Simulation {
     /// Starts a new process, to which the clients of the newest one move.
@@ -110,15 +110,10 @@ impl Simulation {
             return;
         }
         self.current_client = Some(script.number);
-        let owner = worker_of_key(&key).expect("the key is the pooler's");
         for process in 0..self.processes.len() {
             for worker in self.workers_of(process) {
-                let is_owner = self.workers[worker].id == owner;
                 self.call(worker, |core, now, io| {
-                    core.handle(CoreEvent::TakeoverCancel(&key), now, io);
-                    if is_owner {
-                        core.cancel(&key, now, io);
-                    }
+                    core.cancel(&key, now, io);
                 });
             }
         }

@@ -7,6 +7,7 @@ use super::{
     CellValue,
     ColumnType::{self, Bytea, Int4, Int8, Text},
 };
+use crate::CancelPeerReport;
 
 pub(super) const LISTS: &[(&str, ColumnType)] = &[("list", Text), ("items", Int4)];
 
@@ -52,6 +53,26 @@ pub(super) const PEER_POOLS: &[(&str, ColumnType)] = &[
     ("sv_login", Int4),
 ];
 
+/// Returns the rows of PEERS: the poolers to which cancel requests are forwarded.
+pub(super) fn peers(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let row = |peer: &CancelPeerReport| {
+        let (number, host, port) =
+            (peer.number.into(), peer.host.as_str().into(), peer.port.into());
+        vec![number, host, port, peer.connections_max.into()]
+    };
+    view.cancel_peers.peers.iter().map(row).collect()
+}
+
+/// Returns the rows of PEER_POOLS. The connection of a client that sent a cancel request is closed
+/// at once, so none is counted.
+pub(super) fn peer_pools(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
+    let row = |peer: &CancelPeerReport| {
+        let none = || 0_u32.into();
+        vec![peer.number.into(), none(), none(), peer.sent.into(), peer.connecting.into()]
+    };
+    view.cancel_peers.peers.iter().map(row).collect()
+}
+
 /// Returns the result of SHOW VERSION: the version of howdah, and the PgBouncer version whose
 /// console it follows.
 pub(super) fn version() -> String {
@@ -66,9 +87,9 @@ pub(super) fn lists(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let lists = [
         ("databases", 1 + view.databases.iter().filter(|it| it.name != ANY_DATABASE).count()),
         ("users", super::pools::users(view).len()),
-        ("peers", 0),
+        ("peers", view.cancel_peers.peers.len()),
         ("pools", super::pools::pools(view).len()),
-        ("peer_pools", 0),
+        ("peer_pools", view.cancel_peers.peers.len()),
         ("free_clients", max.saturating_sub(used)),
         ("used_clients", used),
         ("login_clients", view.logins),

@@ -95,6 +95,7 @@ impl PoolerHandle {
             now,
             logins,
             refused: self.shared.refusals.counts(),
+            cancel_peers: self.shared.cancel_peers.report(),
             capture: self.capture(),
         }
     }

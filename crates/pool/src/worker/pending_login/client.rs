@@ -15,6 +15,7 @@ use crate::{
     },
     worker::{
         admin_console::AdminClient,
+        cancel_peers,
         directory::PoolKey,
         refusals::{self, RefusedLogin},
         shared_state::{AcceptSettings, SharedState},
@@ -174,6 +175,12 @@ impl PendingClient {
                     self.handshake.set_origin(origin(stream));
                 }
                 self.handshake.receive(&tail)
+            }
+            // The networks of proxies may include peers, which send no header. Whether this is a
+            // peer is checked later.
+            Err(_) if cancel_peers::is_forwarded(header) => {
+                let packet = self.header.take().unwrap_or_default();
+                self.handshake.receive(&packet)
             }
             Err(error) => self.handshake.refuse(error.into()),
         }

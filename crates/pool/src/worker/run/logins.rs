@@ -8,7 +8,7 @@ use std::{
 use howdah_net::{Listener, Stream};
 use howdah_pool_core::{CoreEvent, PeerId, PoolId};
 
-use super::{PoolWorker, WorkerPhase};
+use super::{PoolWorker, WorkerPhase, cancels};
 use crate::{
     auth::Rejection,
     worker::{
@@ -152,12 +152,13 @@ impl PoolWorker {
             LoginProgress::Resolve => self.submit_to_helper(slot, JobKind::Resolve),
             LoginProgress::Close => drop(self.sockets.table.remove(slot)),
             LoginProgress::CancelRequest(key) => {
-                let from = match self.sockets.table.remove(slot) {
+                let stream = match self.sockets.table.remove(slot) {
                     Some(SocketEntry::Login(pending)) => pending.stream,
                     _ => None,
                 };
-                let from = from.and_then(|stream| stream.peer_address());
-                self.cancel(key, from);
+                if let Some(cancel) = cancels::received(self, key, stream.as_ref()) {
+                    self.cancel(cancel);
+                }
             }
             LoginProgress::Client(logged_in) => {
                 if let Some((stream, before)) = self.sockets.table.take_login_stream(slot) {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::worker::{
     control::WorkerReport,
-    messages::{IncomingClient, WorkerMessage},
+    messages::{CancelSource, IncomingClient, RoutedCancel, WorkerMessage},
     multiplexer::Positions,
     socket_table::{LoginSocket, SocketEntry},
     takeover::{Outgoing, OutgoingClient},
@@ -76,7 +76,7 @@ impl PoolWorker {
                     let slot = self.sockets.table.insert(away);
                     self.add_client(slot, *logged_in, stream, LoginSocket::default());
                 }
-                WorkerMessage::Cancel(key, from) => self.cancel_local(&key, from),
+                WorkerMessage::Cancel(cancel) => self.cancel_here(*cancel),
                 WorkerMessage::Report { with_peers, to } => {
                     // Fails only if the requester has stopped waiting.
                     let _ = to.send(self.report(with_peers));
@@ -191,10 +191,9 @@ impl PoolWorker {
                         );
                     }
                 }
-                WorkerMessage::CancelForeign(key) => {
-                    self.core.handle(CoreEvent::TakeoverCancel(&key), self.now, &mut self.sockets);
+                WorkerMessage::CancelAnywhere(key) => {
+                    self.cancel(RoutedCancel::new(key, CancelSource::Process));
                 }
-                WorkerMessage::CancelAnywhere(key) => self.cancel(key, None),
                 WorkerMessage::KillPools(pools) => {
                     for pool in pools.iter() {
                         self.core.handle(CoreEvent::KillPool(*pool), self.now, &mut self.sockets);

@@ -116,8 +116,8 @@ impl Successor {
         }
         self.socket.set_read_timeout(None).map_err(failed)?;
         let cancels = self.socket.try_clone().map_err(failed)?;
-        control.shared.has_foreign_clients.store(true, Ordering::Relaxed);
-        *control.shared.predecessor.lock() = Some(cancels);
+        control.shared.predecessor.has_clients.store(true, Ordering::Relaxed);
+        *control.shared.predecessor.socket.lock() = Some(cancels);
         frame::send(&self.socket, READY, b"", None).map_err(failed)?;
         Ok(HandoverReceiver { socket: self.socket, control })
     }
@@ -174,7 +174,7 @@ impl HandoverReceiver {
                 Err(error) => break Err(error),
             }
         };
-        *shared.predecessor.lock() = None;
+        *shared.predecessor.socket.lock() = None;
         shared.multiplexers.finish_takeover();
         match end {
             Ok(()) => tracing::info!(clients = taken, "taken over"),
@@ -189,7 +189,7 @@ impl HandoverReceiver {
 
     /// Sends a frame. The lock serializes it with forwarded cancels, which another thread writes.
     fn send(&self, kind: u8, body: &[u8]) -> io::Result<()> {
-        let _alone = self.control.shared.predecessor.lock();
+        let _alone = self.control.shared.predecessor.socket.lock();
         frame::send(&self.socket, kind, body, None)
     }
 
