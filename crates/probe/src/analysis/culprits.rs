@@ -244,7 +244,7 @@ pub(super) fn blockers(window: &RecordingWindow, spans: &[TimeSpan]) -> (Vec<Cul
             let roots = roots(row, &rows);
             let roots: Vec<_> = roots
                 .into_iter()
-                .filter(|pid| rows.get(pid).is_some_and(|root| is_lasting(root)))
+                .filter(|pid| rows.get(pid).is_some_and(|root| is_lasting(sessions, root)))
                 .collect();
             let time_s = seconds_of(sessions) / roots.len().max(1) as f64;
             for pid in roots {
@@ -293,8 +293,11 @@ pub(super) fn blockers(window: &RecordingWindow, spans: &[TimeSpan]) -> (Vec<Cul
     (culprits, blocked_s)
 }
 
-fn is_lasting(root: &RecordedSession) -> bool {
-    root.transaction_ms.unwrap_or(root.age_ms) >= BLOCKER_AGE_MIN_MS
+/// Whether a blocker's transaction has lasted. That of a session which the role may not see counts
+/// as lasting, because its age is unknown.
+fn is_lasting(sessions: &RecordedSessions, root: &RecordedSession) -> bool {
+    let is_hidden = sessions.name(root.kind).is_empty() && sessions.name(root.state).is_empty();
+    is_hidden || root.transaction_ms.unwrap_or(root.age_ms) >= BLOCKER_AGE_MIN_MS
 }
 
 /// Returns the ends of the chains of blockers that begin with those of `row`.

@@ -389,8 +389,9 @@ fn is_plausible(record: &FlightRecord) -> bool {
         }
 }
 
-/// Largest plausible number of events in a second, and of milliseconds.
-const COUNT_MAX: u64 = 1 << 42;
+/// Largest plausible number of events in a sample, and of milliseconds or microseconds: sums over
+/// the records of the largest file do not overflow.
+const COUNT_MAX: u64 = 1 << 36;
 /// Largest plausible number of bytes.
 const BYTES_MAX: u64 = 1 << 50;
 

@@ -18,8 +18,8 @@ use std::{
 };
 
 use howdah_collect::{
-    Activity, BackendActivity, BackendState, BackendType, Blocker, CollectError, MonitorConnection,
-    PreparedTransaction, ServerVitals, WaitedLock,
+    Activity, BackendActivity, BackendState, BackendType, Blocker, CollectError, MissingPrivilege,
+    MonitorConnection, PreparedTransaction, ServerVitals, WaitedLock,
 };
 use howdah_connect::ConnectTarget;
 
@@ -180,6 +180,15 @@ impl SessionReader {
                 server.request_full_texts();
                 let pid = u32::try_from(server.info().backend.pid).unwrap_or(0);
                 send(reports, SessionReport::Connected(pid));
+                let missing = server.privileges().missing(server.info().version);
+                let hidden =
+                    missing.iter().find(|missing| missing.what == MissingPrivilege::SESSIONS);
+                if let Some(MissingPrivilege { remedy, .. }) = hidden {
+                    let text = format!(
+                        "statements and states of other roles' sessions are hidden: {remedy}"
+                    );
+                    send(reports, SessionReport::Note(text));
+                }
                 self.may_list_temp_files = true;
                 none.insert(server)
             }

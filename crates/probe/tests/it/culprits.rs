@@ -10,14 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::Client;
+use howdah_connect::{Client, ConnectTarget};
 use howdah_inspect::RunningServer;
 use howdah_lab::{Cluster, skip_without_postgres, wait_for, wait_until};
 use howdah_probe::{
     RelationNamer,
     analysis::{RecordingSummary, RecordingWindow, TimeDimension, database_time_by, summarize},
     live::{RecordingLimits, record},
-    recorder::{FlightRecord, FlightRecorder, FlightRecording, RecorderOptions, Thresholds},
+    recorder::{
+        FlightRecord, FlightRecorder, FlightRecording, RecorderOptions, Thresholds, TriggerKind,
+        TriggerSetting,
+    },
 };
 
 use crate::support::{TIMEOUT, connect_target, number, pid, session};
@@ -60,6 +63,24 @@ fn on_each<T: Send>(
     trouble: impl Fn(&RecordedServer<'_>) -> T + Sync,
     check: impl Fn(T, &RecordingSummary, &RecordingWindow),
 ) {
+    let check = |result, recording: &FlightRecording| {
+        let window = RecordingWindow::from_recording(recording);
+        check(result, &summarize(&window), &window);
+    };
+    on_each_as("postgres", test, settings, &[], trouble, check);
+}
+
+/// As [`on_each`], as another role and with triggers; passes the recording to `check`.
+fn on_each_as<T: Send>(
+    role: &str,
+    test: &str,
+    settings: &[(&str, &str)],
+    triggers: &[&str],
+    trouble: impl Fn(&RecordedServer<'_>) -> T + Sync,
+    check: impl Fn(T, &FlightRecording),
+) {
+    let mut thresholds = Thresholds::NONE;
+    triggers.iter().for_each(|trigger| thresholds.set(trigger.parse::<TriggerSetting>().unwrap()));
     for major in MAJORS {
         let builder = Cluster::builder().major(major).setting("shared_buffers", "32MB");
         let builder = settings.iter().fold(builder, |to, (name, value)| to.setting(*name, *value));
@@ -71,26 +92,26 @@ fn on_each<T: Send>(
             .query(
                 "CREATE TABLE accounts (id int PRIMARY KEY, balance int, pad text); \
                  INSERT INTO accounts SELECT n, 0, repeat('x', 500) FROM generate_series(1, 4000) n; \
-                 CREATE ROLE bob SUPERUSER",
+                 CREATE ROLE bob SUPERUSER; CREATE ROLE plain LOGIN",
             )
             .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.rec");
-        let result = record_trouble(&cluster, &path, &trouble);
-        let window = RecordingWindow::from_recording(&FlightRecording::open(&path).unwrap());
-        let summary = summarize(&window);
-        check(result, &summary, &window);
+        let target = connect_target(&cluster).with_user(role);
+        let result = record_trouble(&cluster, target, &path, thresholds, &trouble);
+        check(result, &FlightRecording::open(&path).unwrap());
     }
 }
 
 fn record_trouble<T: Send>(
     cluster: &Cluster,
+    target: ConnectTarget,
     path: &Path,
+    thresholds: Thresholds,
     trouble: &(impl Fn(&RecordedServer<'_>) -> T + Sync),
 ) -> T {
     let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
-    let options = RecorderOptions { thresholds: Thresholds::NONE, ..RecorderOptions::default() };
-    let target = connect_target(cluster);
+    let options = RecorderOptions { thresholds, ..RecorderOptions::default() };
     let mut recorder =
         FlightRecorder::start(&server, path, options, Some(target.clone()), Instant::now())
             .unwrap();
@@ -369,4 +390,46 @@ fn light_load_has_no_headline() {
             assert!(!applications.iter().any(|name| name.contains("howdah")), "{applications:?}");
         },
     );
+}
+
+/// Locks a table for as long as the trouble lasts.
+fn lock_table(server: &RecordedServer<'_>) -> u32 {
+    let mut holder = server.session();
+    holder.query("BEGIN; LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE").unwrap();
+    server.wait_seconds(TROUBLE_S);
+    holder.query("COMMIT").unwrap();
+    pid(&holder)
+}
+
+/// A role without grants sees the blockers, but neither states nor statements.
+#[test]
+fn role_without_grants_sees_the_blocker() {
+    on_each_as("plain", "a role without grants", &[], &[], lock_table, |pid, recording| {
+        let window = RecordingWindow::from_recording(recording);
+        let summary = summarize(&window);
+        let held =
+            format!("4 sessions waited for a lock on postgres.public.accounts held by pid {pid} (");
+        assert!(summary.headline.starts_with("Commits stopped for "), "{summary:#?}");
+        assert!(summary.headline.contains(&held), "{}", summary.headline);
+        let hint = |text: &str| text.contains("GRANT pg_monitor TO \"plain\"");
+        assert!(window.notes.iter().any(|note| hint(&note.text)), "{:?}", window.notes);
+    });
+}
+
+/// The episode of a trigger has the statement of the blocker, although it began before.
+#[test]
+fn lock_triggers_fire_and_retain_statements() {
+    for (trigger, kind) in
+        [("locks=3", TriggerKind::Locks), ("commits-stopped=3s", TriggerKind::CommitsStopped)]
+    {
+        on_each_as("postgres", trigger, &[], &[trigger], lock_table, |pid, recording| {
+            let window = RecordingWindow::from_episode(recording, 0).unwrap();
+            let fired: Vec<_> = window.crossings.iter().map(|fired| fired.kind).collect();
+            assert_eq!(fired, [kind]);
+            let summary = summarize(&window);
+            let held =
+                format!("held by pid {pid} (`begin; lock table accounts in access exclusive mode`");
+            assert!(summary.headline.contains(&held), "{summary:#?}");
+        });
+    }
 }
