@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howdah_connect::{Client, ConnectTarget, QueryError};
+use howdah_connect::{Client, ConnectTarget, QueryError, ResultSet};
 use howdah_settings::parse_size;
 
 use crate::{
@@ -31,6 +31,7 @@ pub struct MonitorConnection {
     activity: activity::ActivityReader,
     overview: PreparedQuery,
     waits: PreparedQuery,
+    /// Statements of views and of [`Self::run_named`].
     views: Vec<PreparedQuery>,
 }
 
@@ -165,6 +166,22 @@ impl MonitorConnection {
             }
         })?;
         Ok(Some(view.sample(&result, version)))
+    }
+
+    /// Runs a statement without parameters, which is built and prepared on its first use.
+    pub(crate) fn run_named(
+        &mut self,
+        name: &'static str,
+        sql: impl FnOnce(ServerVersion) -> String,
+    ) -> Result<ResultSet, CollectError> {
+        let at = match self.views.iter().position(|known| known.name() == name) {
+            Some(at) => at,
+            None => {
+                self.views.push(PreparedQuery::new(name, sql(self.info.version)));
+                self.views.len() - 1
+            }
+        };
+        self.views[at].run(&mut self.client, &[])
     }
 }
 
