@@ -247,6 +247,7 @@ pub enum TimeMeasure {
 
 impl TimeMeasure {
     /// Returns the measure after this one; after the last, the first.
+    #[must_use]
     pub fn next(self) -> Self {
         match self {
             Self::Statement => Self::Transaction,
