@@ -6,11 +6,12 @@
 //! each server version that supports them. [`rates()`] turns two samples of a view into rates.
 //! Figures that the role may not read are missing, never zero, and [`Privileges::missing`] names
 //! the grant that would help. [`MonitorConnection::waits`] is a sample so small that it can be
-//! taken many times a second. [`SignalConnection`] cancels statements and terminates sessions, and
-//! verifies the target in the same statement. [`explain_generic`] plans another session's statement
-//! without executing it. [`ConsoleConnection`] queries a pooler for the server sessions that its
-//! clients use. [`PhysicalIdentity`] distinguishes a server from its copies, and has its position
-//! in the WAL.
+//! taken many times a second, and [`MonitorConnection::vitals`] one for a recorder that takes it
+//! once a second. [`SignalConnection`] cancels statements and terminates sessions, and verifies the
+//! target in the same statement. [`explain_generic`] plans another session's statement without
+//! executing it. [`ConsoleConnection`] queries a pooler for the server sessions that its clients
+//! use. [`PhysicalIdentity`] distinguishes a server from its copies, and has its position in the
+//! WAL.
 //!
 //! Out of scope: drawing, history, and deciding what is slow.
 
@@ -33,6 +34,7 @@ mod text;
 mod version;
 mod view;
 mod views;
+mod vitals;
 mod waits;
 
 pub use activity::{Activity, BackendActivity, BackendState, BackendType, BackendWait, Blocker};
@@ -52,4 +54,5 @@ pub use text::{SqlText, sanitized_line};
 pub use version::ServerVersion;
 pub use view::{ColumnKind, StatsView, ViewColumn, ViewSample};
 pub use views::VIEWS;
+pub use vitals::{PreparedTransaction, ServerVitals, WaitedLock};
 pub use waits::{WaitCount, WaitCounts};

@@ -43,8 +43,16 @@ pub struct Overview {
     pub followers_lag_seconds: Option<f64>,
     /// Number of standbys and subscribers whose lag the role may not see.
     pub followers_hidden: i64,
+    /// Checkpoints that were requested, by the amount of WAL or by CHECKPOINT, rather than due by
+    /// time.
+    pub checkpoints_requested: Option<i64>,
     /// Age of the oldest unfrozen transaction id, in transactions: the largest `age(datfrozenxid)`.
     pub frozen_age: Option<i64>,
+    /// Size of the temporary files that now exist in the default tablespace, in bytes; `None` if
+    /// the role may not list them.
+    pub temp_file_bytes: Option<i64>,
+    /// Process id of the session with most of these bytes.
+    pub temp_file_pid: Option<i64>,
 }
 
 // Uses the function below pg_stat_replication: the view would join all sessions once more.
@@ -74,17 +82,31 @@ const WAL_SINCE_9: &str = "\
     FROM pg_stat_get_wal_senders()), NULL, \
     (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE state IS NULL)";
 
+const CHECKPOINTS: &[VersionedSql] = &[
+    (9, "pg_stat_get_bgwriter_requested_checkpoints()"),
+    (17, "pg_stat_get_checkpointer_num_requested()"),
+];
+
 const WAL: &[VersionedSql] = &[(9, WAL_SINCE_9), (10, WAL_SINCE_10)];
 
+/// The total size of temporary files, and the process with most of it: the names of files start
+/// with `pgsql_tmp` and its id (`OpenTemporaryFileInTablespace()` in `fd.c`).
+const TEMP_FILES: &str = "(SELECT sum(f.size)::int8 || ' ' || (array_agg(f.pid ORDER BY f.size DESC))[1] \
+    FROM (SELECT substring(name FROM '^pgsql_tmp([0-9]+)') AS pid, sum(size) AS size \
+    FROM pg_ls_tmpdir() GROUP BY 1) f)";
+
 /// Builds the statement for a server version.
-pub(crate) fn sql(version: ServerVersion) -> String {
+pub(crate) fn sql(version: ServerVersion, can_list_temp_files: bool) -> String {
+    let temp_files = if can_list_temp_files { TEMP_FILES } else { "NULL" };
     let wal = sql_for_version(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL, NULL");
+    let checkpoints = sql_for_version(CHECKPOINTS, version).unwrap_or("NULL");
     format!(
         "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
          sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
          sum(temp_bytes)::int8, sum(deadlocks)::int8, \
          sum(tup_inserted + tup_updated + tup_deleted)::int8, \
-         (SELECT max(age(datfrozenxid)) FROM pg_database), {wal} FROM pg_stat_database"
+         (SELECT max(age(datfrozenxid)) FROM pg_database), {wal}, {checkpoints}, \
+         {temp_files} FROM pg_stat_database"
     )
 }
 
@@ -92,6 +114,12 @@ impl Overview {
     pub(crate) fn from_result(result: &ResultSet) -> Option<Self> {
         let row = result.rows.first()?;
         let number = |at| row.text(at).and_then(|text| text.parse().ok());
+        let temp_files = row.text(17);
+        let (temp_file_bytes, temp_file_pid) =
+            match temp_files.as_ref().map(|it| it.split_once(' ')) {
+                Some(Some((bytes, pid))) => (bytes.parse().ok(), pid.parse().ok()),
+                _ => (None, None),
+            };
         Some(Self {
             taken_us: number(0)?,
             is_standby: row.bytes(1)? == b"t",
@@ -109,6 +137,9 @@ impl Overview {
             followers_lag_bytes: number(13),
             followers_lag_seconds: row.text(14).and_then(|text| text.parse().ok()),
             followers_hidden: number(15).unwrap_or(0),
+            checkpoints_requested: number(16),
+            temp_file_bytes,
+            temp_file_pid,
         })
     }
 

@@ -17,6 +17,9 @@ pub struct Privileges {
     pub can_read_all_stats: bool,
     /// Whether the role can read all settings.
     pub can_read_all_settings: bool,
+    /// Whether the role may list the temporary files, as members of `pg_monitor` may (since
+    /// PostgreSQL 12).
+    pub can_list_temp_files: bool,
     /// Whether the role may cancel and terminate sessions of roles other than superusers.
     pub can_signal_backends: bool,
 }
@@ -40,17 +43,25 @@ impl Privileges {
     pub(crate) fn read(client: &mut Client, version: ServerVersion) -> Result<Self, CollectError> {
         // The predefined roles have existed since version 10; before that, only superusers saw
         // everything.
-        let sql = if version.major() >= 10 {
-            "SELECT current_user, rolsuper, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-             pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
-             pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
-             FROM pg_roles WHERE rolname = current_user"
-        } else {
-            "SELECT current_user, rolsuper, rolsuper, rolsuper, rolsuper \
-             FROM pg_roles WHERE rolname = current_user"
+        let may = match version.major() {
+            12.. => {
+                "pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
+                 pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
+                 pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), \
+                 has_function_privilege('pg_ls_tmpdir()', 'EXECUTE')"
+            }
+            10.. => {
+                "pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
+                 pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
+                 pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), false"
+            }
+            _ => "rolsuper, rolsuper, rolsuper, false",
         };
+        let sql = format!(
+            "SELECT current_user, rolsuper, {may} FROM pg_roles WHERE rolname = current_user"
+        );
         let what = "the role's privileges";
-        let results = client.query(sql).map_err(CollectError::query(what))?;
+        let results = client.query(&sql).map_err(CollectError::query(what))?;
         let row = results.first().and_then(|result| result.rows.first());
         let row = row.ok_or(CollectError::NotPostgres { what: "row for the current role" })?;
         let holds = |at| row.bytes(at) == Some(b"t");
@@ -60,6 +71,7 @@ impl Privileges {
             can_read_all_stats: holds(2),
             can_read_all_settings: holds(3),
             can_signal_backends: holds(4),
+            can_list_temp_files: holds(5),
         })
     }
 

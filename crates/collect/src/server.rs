@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howdah_connect::{Client, ConnectTarget, QueryError};
+use howdah_connect::{Client, ConnectTarget, QueryError, ResultSet};
 use howdah_settings::parse_size;
 
 use crate::{
@@ -31,6 +31,7 @@ pub struct MonitorConnection {
     activity: activity::ActivityReader,
     overview: PreparedQuery,
     waits: PreparedQuery,
+    /// Statements of views and of [`Self::run_named`].
     views: Vec<PreparedQuery>,
 }
 
@@ -82,7 +83,8 @@ impl MonitorConnection {
         let query_bytes_max = setting(&mut client, "track_activity_query_size")?
             .and_then(|value| parse_size(&value)?.try_into().ok());
         let activity = activity::ActivityReader::new(version, query_bytes_max);
-        let overview = PreparedQuery::new("overview", crate::overview::sql(version));
+        let overview = crate::overview::sql(version, privileges.can_list_temp_files);
+        let overview = PreparedQuery::new("overview", overview);
         let waits = PreparedQuery::new("waits", crate::waits::sql(version));
         Ok(Self {
             client,
@@ -164,6 +166,22 @@ impl MonitorConnection {
             }
         })?;
         Ok(Some(view.sample(&result, version)))
+    }
+
+    /// Runs a statement without parameters, which is built and prepared on its first use.
+    pub(crate) fn run_named(
+        &mut self,
+        name: &'static str,
+        sql: impl FnOnce(ServerVersion) -> String,
+    ) -> Result<ResultSet, CollectError> {
+        let at = match self.views.iter().position(|known| known.name() == name) {
+            Some(at) => at,
+            None => {
+                self.views.push(PreparedQuery::new(name, sql(self.info.version)));
+                self.views.len() - 1
+            }
+        };
+        self.views[at].run(&mut self.client, &[])
     }
 }
 

@@ -78,7 +78,7 @@ fn record(server: &RunningServer, what: &str, length: Duration) -> Result<(), Bo
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("cost.rec");
     let mut recorder =
-        FlightRecorder::start(server, &path, RecorderOptions::default(), Instant::now())?;
+        FlightRecorder::start(server, &path, RecorderOptions::default(), None, Instant::now())?;
     let (start, cpu) = (Instant::now(), process_cpu());
     while start.elapsed() < length {
         thread::sleep(recorder.next_tick_at().saturating_duration_since(Instant::now()));

@@ -8,11 +8,15 @@
 //! The recording is written and read by [`recorder`](crate::recorder). Charts are rendered
 //! elsewhere.
 
+mod culprits;
 mod report;
 mod summary;
+mod time_by;
 pub mod units;
 mod window;
 
+pub use culprits::{Culprit, CulpritRole};
 pub use report::{RecordingReport, VERSION, report};
 pub use summary::{RecordingFinding, RecordingSummary, summarize};
+pub use time_by::{TIME_SHARES_MAX, TimeDimension, TimeShare, database_time_by};
 pub use window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan};

@@ -35,5 +35,5 @@ pub use capability::Capabilities;
 pub use clock::ClockOffset;
 pub use distribution::{Distribution, DurationStats};
 pub use error::{BpfError, ProbeError};
-pub use relation_names::{RelationId, RelationNamer, RelationNames};
+pub use relation_names::{FileId, RelationId, RelationNamer, RelationNames};
 pub use sampling::{PostmasterIdentity, SampleError};

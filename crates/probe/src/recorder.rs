@@ -2,10 +2,10 @@
 //! file of bounded size, and adds exact traces of critical moments.
 //!
 //! ```text
-//! waits, sweep, extension locks, checkpoints ─► seconds ─► ring of the file
-//!                                                  │
-//!                                               trigger ─► exact probes for ten seconds
-//!                                                  └─────► episode: 30 s before and after
+//! waits, sweep, extension locks, checkpoints ─► seconds ─┬─► ring of the file
+//! over SQL: sessions, counters ──────────────────────────┤
+//!                                                        trigger ─► exact probes for ten seconds
+//!                                                           └─────► episode: 30 s before and after
 //! ```
 //!
 //! A [`FlightRecorder`] samples when its caller calls it; waiting for the next sample is the
@@ -13,6 +13,9 @@
 //! the very problem being recorded, does not delay sampling. The [`LostCounts`] of a second has the
 //! events, samples and records that were found to be lost in it. If the server stops, the recorder
 //! waits for it to return.
+//!
+//! With a connection, another thread reads the sessions that are not idle, their blockers, and the
+//! server's counters once a second. A server that does not respond delays only that thread.
 
 mod budget;
 mod bytes;
@@ -20,9 +23,13 @@ mod episode;
 mod exact_probes;
 mod layout;
 mod log_histogram;
+mod pressure;
 mod record;
 mod recording;
 mod ring;
+mod session_log;
+mod session_monitor;
+mod session_records;
 mod sources;
 mod totals;
 mod trigger;
@@ -32,9 +39,11 @@ use std::{
     collections::{HashSet, VecDeque},
     iter, mem,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use howdah_connect::ConnectTarget;
 use howdah_inspect::RunningServer;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -49,18 +58,26 @@ pub use self::{
     },
     recording::{FlightRecording, RecordingReadError},
     ring::RecordingFileError,
+    session_records::{
+        BLOCKERS_MAX, HostPressure, NamedFile, RecordedCounters, RecordedSession, RecordedSessions,
+        SESSIONS_MAX, STATEMENT_BYTES_MAX, SessionGroup, StatementText,
+    },
     totals::{RecorderEvent, RecordingTotals},
     trigger::{ALLOCATIONS_MIN, SettingError, Thresholds, TriggerSetting, WAITS_MIN},
 };
 use self::{
     episode::Episodes,
     exact_probes::{ExactProbes, TraceReport},
-    sources::{Sources, wall_us},
-    trigger::TriggerHit,
+    session_log::SessionLog,
+    sources::{Sources, recorded_source, wall_us},
+    trigger::{TriggerHit, TriggerInputs},
     writer::{RecordBody, RecordingWriter, WriterStatus},
 };
 use crate::{
-    Capabilities, HitCost, SampleError, checkpoints::CheckpointPhase, waits::TickSchedule,
+    Capabilities, HitCost, PostmasterIdentity, SampleError,
+    checkpoints::{CheckpointPhase, ProbeSource},
+    durations::CallSubject,
+    waits::TickSchedule,
 };
 
 /// Options for recording.
@@ -104,6 +121,9 @@ pub enum RecorderStartError {
     /// The file cannot be opened for recording.
     #[error(transparent)]
     File(#[from] RecordingFileError),
+    /// The thread that reads the server's sessions cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
 }
 
 /// Records a server, across restarts on the same data directory.
@@ -124,11 +144,15 @@ pub struct FlightRecorder {
     /// that the ring contains them although it is overwritten.
     header: RecordingStarted,
     names: VecDeque<NamedRelation>,
-    bytes_since_repeated: usize,
+    /// Number of bytes recorded, in all and when the header was last repeated.
+    recorded_bytes: (u64, u64),
     episodes: Episodes,
     exact: Option<(i64, ExactProbes)>,
     sync: SyncTimer,
-    named: HashSet<(u32, u32)>,
+    sessions: SessionLog,
+    /// Triggers whose values have not been below their thresholds since they fired.
+    above: Vec<TriggerKind>,
+    named: HashSet<UnnamedObject>,
     events: Vec<RecorderEvent>,
     metric_sources: Vec<RecordedSource>,
     summary: RecordingTotals,
@@ -141,6 +165,31 @@ enum ServerPresence {
     /// The server stopped or could no longer be sampled; contains the time of the next attempt to
     /// find it.
     Away(Instant),
+    /// The server's shared memory is gone: it is stopping, or one of its processes crashed, which
+    /// shows when its postmaster exits within the time contained here.
+    Ending(PostmasterIdentity, Instant),
+}
+
+/// An object whose name was requested: oids of a database and a relation, or the numbers of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum UnnamedObject {
+    Relation(u32, u32),
+    File(u32, u32, u32),
+}
+
+impl UnnamedObject {
+    /// Returns the object of traced calls, if it is a relation or a file of one.
+    fn of_subject(subject: CallSubject) -> Option<Self> {
+        match subject {
+            CallSubject::Lock(tag) => {
+                tag.relation.map(|(database, relation)| Self::Relation(database, relation))
+            }
+            CallSubject::File { tablespace, database, filenode } => {
+                Some(Self::File(tablespace, database, filenode))
+            }
+            CallSubject::None | CallSubject::Wait(_) => None,
+        }
+    }
 }
 
 /// Data collected for the second in progress.
@@ -164,28 +213,36 @@ struct SyncTimer {
 
 /// Time between attempts to find a server that has stopped.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
+/// Time from the release of the server's shared memory to the exit of a postmaster that stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between checks whether the postmaster has exited.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of relation names to repeat: the latest ones.
 const REPEATED_NAMES_MAX: usize = 32;
 /// Maximum number of relations whose names are requested in a run.
 const NAMES_MAX: usize = 10_000;
 
 impl FlightRecorder {
-    /// Starts recording a server. Appends to an existing file, or creates one.
+    /// Starts recording a server. Appends to an existing file, or creates one. Sessions and
+    /// counters are recorded if `target` says how to connect to the server.
     ///
     /// # Errors
     ///
     /// The server cannot be sampled, or the file cannot be opened for recording, as listed at
-    /// [`RecordingFileError`].
+    /// [`RecordingFileError`], or no thread can be started.
     pub fn start(
         server: &RunningServer,
         path: &Path,
         options: RecorderOptions,
+        target: Option<ConnectTarget>,
         now: Instant,
     ) -> Result<Self, RecorderStartError> {
         let hit = Capabilities::current().may_trace().then(HitCost::measure).and_then(Result::ok);
-        let (sources, metric_sources) = Sources::open(server, now, hit, options.budget)?;
+        let (sources, mut metric_sources) = Sources::open(server, now, hit, options.budget)?;
+        metric_sources.push(sessions_source(target.is_some()));
         let (writer, next_number) = RecordingWriter::open(path, options.max_bytes, MAX_BYTES)?;
         let data_dir = server.data_dir().map_err(SampleError::from)?;
+        let sessions = SessionLog::start(target).map_err(RecorderStartError::Thread)?;
         let (anchor, at_us) = (Instant::now(), wall_us(SystemTime::now()));
         let cool_down_us = i64::try_from(options.cool_down.as_micros()).unwrap_or(i64::MAX);
         let period = Duration::from_secs(1) / options.rate.clamp(1, 1000);
@@ -194,7 +251,7 @@ impl FlightRecorder {
         let mut recorder = Self {
             header,
             names: VecDeque::new(),
-            bytes_since_repeated: 0,
+            recorded_bytes: (0, 0),
             options,
             data_dir,
             hit,
@@ -218,6 +275,8 @@ impl FlightRecorder {
             next_number,
             exact: None,
             sync: SyncTimer::default(),
+            sessions,
+            above: Vec::new(),
             named: HashSet::new(),
             events: Vec::new(),
             metric_sources,
@@ -236,6 +295,7 @@ impl FlightRecorder {
         match self.server {
             ServerPresence::There(_) => self.schedule.next_tick_at(),
             ServerPresence::Away(due) => due,
+            ServerPresence::Ending(..) => Instant::now() + STOP_CHECK_INTERVAL,
         }
     }
 
@@ -267,8 +327,21 @@ impl FlightRecorder {
             },
             ServerPresence::Away(due) if now >= *due => self.reconnect(now),
             ServerPresence::Away(_) => {}
+            ServerPresence::Ending(postmaster, until) => {
+                let pid = postmaster.postmaster().pid();
+                let stopped = postmaster.check().err();
+                if stopped.is_some() || now >= *until {
+                    self.note_end(now, &stopped.unwrap_or(SampleError::Reinitialised { pid }));
+                }
+            }
         }
         mem::take(&mut self.events)
+    }
+
+    /// Records the name of a file's relation, reported by [`RecorderEvent::UnnamedFile`].
+    pub fn set_file_name(&mut self, database: u32, filenode: u32, name: String, now: Instant) {
+        let named = NamedFile { database, filenode, name };
+        self.record(self.at_us(now), &FlightRecord::NamedFile(named));
     }
 
     /// Sets and records the name of a relation reported by [`RecorderEvent::Unnamed`].
@@ -285,6 +358,10 @@ impl FlightRecorder {
     /// Stops recording, waits until all queued records are written, and returns the totals. A
     /// running episode is cut short and stored.
     pub fn finish(mut self, reason: &str, now: Instant) -> RecordingTotals {
+        while let ServerPresence::Ending(..) = self.server {
+            thread::sleep(STOP_CHECK_INTERVAL);
+            self.tick(Instant::now());
+        }
         self.collect_traces(self.at_us(now), true);
         self.finish_second(now);
         let at_us = self.at_us(now);
@@ -323,15 +400,20 @@ impl FlightRecorder {
         let again: Vec<_> =
             iter::once(FlightRecord::Started(self.header.clone())).chain(names).collect();
         again.iter().for_each(|record| self.record(at_us, record));
-        self.bytes_since_repeated = 0;
+        self.recorded_bytes.1 = self.recorded_bytes.0;
     }
 
     fn record(&mut self, at_us: i64, record: &FlightRecord) {
         let body: RecordBody = record.to_bytes(self.next_number).into();
         self.next_number += 1;
-        self.bytes_since_repeated += body.len();
+        self.recorded_bytes.0 += body.len() as u64;
         self.episodes.add(at_us, &body);
         self.writer.append(body);
+    }
+
+    /// Returns the number of bytes after which names and texts are repeated: half a slot.
+    fn repeat_bytes(&self) -> u64 {
+        self.writer.body_max() as u64 / 2
     }
 
     fn note(&mut self, at_us: i64, kind: NoteKind, text: String) {
@@ -350,10 +432,13 @@ impl FlightRecorder {
         let finished = mem::replace(&mut self.second, next);
         if let ServerPresence::There(sources) = &mut self.server {
             let second = sources.take_second(now, finished.lost.missed_samples);
+            self.record_sessions(Some(&second));
             self.record_second(second, finished, now, cpu);
+        } else {
+            self.record_sessions(None);
         }
         self.report_writer_status(at_us);
-        if self.bytes_since_repeated > self.writer.body_max() / 2 {
+        if self.recorded_bytes.0 - self.recorded_bytes.1 > self.repeat_bytes() {
             self.repeat_header(at_us);
         }
         if let Some(bodies) = self.episodes.take_finished(at_us, false) {
@@ -378,23 +463,68 @@ impl FlightRecorder {
         self.summary.recorded += Duration::from_micros(second.elapsed_us);
         self.summary.samples += u64::from(second.waits.rounds);
         self.summary.lost.add(&second.lost);
-        self.request_names(&second);
+        for of in second.extension.iter().flat_map(|extension| &extension.relations) {
+            self.request_name(UnnamedObject::Relation(of.database, of.relation));
+        }
         let at_us = self.at_us(now);
-        let crossing = self.options.thresholds.evaluate(&second, self.sync.duration_at(at_us));
+        let pressure = HostPressure { at_us: second.at_us, ..HostPressure::read() };
+        let inputs = TriggerInputs {
+            second: &second,
+            syncing: self.sync.duration_at(at_us),
+            commits_stopped: self.sessions.commits_stopped(),
+            standby_lag: self.sessions.standby_lag(),
+            pressure: pressure.highest(),
+        };
+        let crossing = self.options.thresholds.evaluate(&inputs, &mut self.above);
         self.record(at_us, &FlightRecord::Second(second));
+        if pressure.highest().is_some() {
+            self.record(at_us, &FlightRecord::Pressure(pressure));
+        }
         if let Some(crossing) = crossing {
-            self.trigger(at_us, crossing);
+            self.trigger(at_us, crossing, now);
+        }
+    }
+
+    /// Records what the server's sessions reported since the last call.
+    fn record_sessions(&mut self, second: Option<&RecordedSecond>) {
+        let (position, repeat_bytes) = (self.recorded_bytes.0, self.repeat_bytes());
+        let output = self.sessions.drain(second, position, repeat_bytes);
+        for (at, record) in output.records {
+            let at_us = self.at_us(at);
+            let record = match record {
+                FlightRecord::Sessions(sessions) => {
+                    FlightRecord::Sessions(RecordedSessions { at_us, ..sessions })
+                }
+                FlightRecord::Counters(counters) => {
+                    FlightRecord::Counters(RecordedCounters { at_us, ..counters })
+                }
+                other => other,
+            };
+            self.record(at_us, &record);
+        }
+        for text in output.notes {
+            self.note(self.at_us(Instant::now()), NoteKind::Probes, text);
+        }
+        for (database, relation) in output.relations {
+            self.request_name(UnnamedObject::Relation(database, relation));
+        }
+        if let (Some(pid), ServerPresence::There(sources)) = (output.own_session, &mut self.server)
+        {
+            sources.exclude_session(pid);
         }
     }
 
     /// Starts an episode. While one is running or the cool-down has not passed, only counts the
     /// trigger.
-    fn trigger(&mut self, at_us: i64, crossing: TriggerHit) {
+    fn trigger(&mut self, at_us: i64, crossing: TriggerHit, now: Instant) {
         if !self.episodes.can_trigger(at_us) {
             self.second.suppressed += 1;
             return;
         }
         let TriggerHit { kind, value, threshold } = crossing;
+        if kind.is_edge() {
+            self.above.push(kind);
+        }
         let suppressed = mem::take(&mut self.second.suppressed);
         self.summary.suppressed += suppressed;
         self.summary.triggered += 1;
@@ -403,6 +533,11 @@ impl FlightRecorder {
         let crossed = ThresholdCrossed { at_us, kind, value_milli, threshold_milli, suppressed };
         self.record(at_us, &FlightRecord::ThresholdCrossed(crossed));
         self.episodes.start(at_us);
+        // The episode must be readable when the ring has overwritten what was recorded before it.
+        self.repeat_header(at_us);
+        for text in self.sessions.texts_for_episode(now) {
+            self.record(at_us, &text);
+        }
         self.events.push(RecorderEvent::ThresholdCrossed(crossed));
         let (ServerPresence::There(sources), Some(hit)) = (&self.server, self.hit) else { return };
         match ExactProbes::attach(sources.server().clone(), hit, self.options.budget) {
@@ -420,7 +555,10 @@ impl FlightRecorder {
         let is_over = if is_over { probes.detach() } else { probes.is_finished() };
         for report in probes.reports() {
             match report {
-                TraceReport::Second(since, exact) => {
+                TraceReport::Second(since, exact, subjects) => {
+                    for object in subjects.into_iter().filter_map(UnnamedObject::of_subject) {
+                        self.request_name(object);
+                    }
                     let second_us = started_us.saturating_add_unsigned(micros(since));
                     self.record(
                         at_us,
@@ -455,22 +593,39 @@ impl FlightRecorder {
         self.note(at_us, NoteKind::File, text);
     }
 
-    fn request_names(&mut self, second: &RecordedSecond) {
-        for of in second.extension.iter().flat_map(|extension| &extension.relations) {
-            let RelationWaits { database, relation, .. } = *of;
-            if self.named.len() < NAMES_MAX && self.named.insert((database, relation)) {
-                self.events.push(RecorderEvent::Unnamed { database, relation });
-            }
+    /// Reports that the name of an object is not known, unless that was reported before.
+    fn request_name(&mut self, name: UnnamedObject) {
+        if self.named.len() < NAMES_MAX && self.named.insert(name) {
+            self.events.push(match name {
+                UnnamedObject::Relation(database, relation) => {
+                    RecorderEvent::Unnamed { database, relation }
+                }
+                UnnamedObject::File(tablespace, database, filenode) => {
+                    RecorderEvent::UnnamedFile { tablespace, database, filenode }
+                }
+            });
         }
     }
 
     fn on_server_lost(&mut self, now: Instant, error: &SampleError) {
         self.collect_traces(self.at_us(now), true);
         self.finish_second(now);
-        let at_us = self.at_us(now);
         self.sync = SyncTimer::default();
+        self.above.clear();
+        // A server that stops releases its shared memory before its postmaster exits.
+        if let (SampleError::Reinitialised { .. }, ServerPresence::There(sources)) =
+            (error, &self.server)
+            && let Ok(postmaster) = PostmasterIdentity::for_server(sources.server())
+        {
+            self.server = ServerPresence::Ending(postmaster, now + STOP_TIMEOUT);
+            return;
+        }
+        self.note_end(now, error);
+    }
+
+    fn note_end(&mut self, now: Instant, error: &SampleError) {
         self.server = ServerPresence::Away(now);
-        self.note(at_us, NoteKind::ServerEnded, error.to_string());
+        self.note(self.at_us(now), NoteKind::ServerEnded, error.to_string());
     }
 
     fn reconnect(&mut self, now: Instant) {
@@ -483,6 +638,7 @@ impl FlightRecorder {
         };
         self.server = ServerPresence::There(Box::new(sources));
         self.metric_sources = metric_sources;
+        self.metric_sources.push(sessions_source(self.sessions.is_connected_by_uri()));
         // Ticks missed while the server was away do not count.
         self.schedule =
             TickSchedule::new(now, Duration::from_secs(1) / self.options.rate.clamp(1, 1000));
@@ -519,6 +675,16 @@ impl SyncTimer {
             self.since_us.map(|since_us| at_us.saturating_sub(since_us).max(0).cast_unsigned());
         lasting.max(self.took_us).map(Duration::from_micros)
     }
+}
+
+fn sessions_source(is_connected: bool) -> RecordedSource {
+    let limitation = if is_connected {
+        "once a second: shorter waits of single sessions may be missed"
+    } else {
+        "no statements, users and blockers: name the server by a URI"
+    };
+    let source = is_connected.then_some(ProbeSource::Sql);
+    recorded_source("sessions", source, limitation.to_owned())
 }
 
 /// Returns the header, which describes the recorded server and the options.

@@ -100,12 +100,23 @@ impl RelationNames {
 /// Looks up names in a separate thread, because a stalled server may not respond.
 #[derive(Debug)]
 pub struct RelationNamer {
-    requests: Sender<RelationId>,
+    requests: Sender<NameRequest>,
     names: Receiver<(RelationId, String)>,
+    file_names: Receiver<(FileId, String)>,
 }
 
 /// Oids of a database and of a relation in it.
 pub type RelationId = (u32, u32);
+
+/// Oids of a tablespace and of a database, and a relation's filenode.
+pub type FileId = (u32, u32, u32);
+
+/// An object whose name is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum NameRequest {
+    Relation(RelationId),
+    File(FileId),
+}
 
 impl RelationNamer {
     /// Starts the thread, which ends when the namer is dropped.
@@ -114,30 +125,53 @@ impl RelationNamer {
     ///
     /// No thread can be started.
     pub fn start(session: (ConnectTarget, Client)) -> io::Result<Self> {
-        let (requests, requested) = channel::<RelationId>();
+        let (requests, requested) = channel::<NameRequest>();
         let (found, names) = channel();
+        let (found_file, file_names) = channel();
         thread::Builder::new().name("names".to_owned()).spawn(move || {
             let mut names = RelationNames::new(Some(session));
             let mut known = BTreeSet::new();
-            for (database, relation) in requested {
-                if known.insert((database, relation)) {
-                    let name = names.name(database, relation);
-                    // Fails only after the namer was dropped.
-                    let _ = found.send(((database, relation), name));
+            for request in requested {
+                if !known.insert(request) {
+                    continue;
+                }
+                // Sending fails only after the namer was dropped.
+                match request {
+                    NameRequest::Relation((database, relation)) => {
+                        let name = names.name(database, relation);
+                        let _ = found.send(((database, relation), name));
+                    }
+                    NameRequest::File((tablespace, database, filenode)) => {
+                        let name = names.name_of_file(tablespace, database, filenode);
+                        let _ = found_file.send(((tablespace, database, filenode), name));
+                    }
                 }
             }
         })?;
-        Ok(Self { requests, names })
+        Ok(Self { requests, names, file_names })
     }
 
     /// Requests the name of a relation, which [`drain_names`](Self::drain_names) returns later.
     pub fn request(&self, relation: RelationId) {
         // Fails only if the thread has ended.
-        let _ = self.requests.send(relation);
+        let _ = self.requests.send(NameRequest::Relation(relation));
+    }
+
+    /// Requests the name of a file's relation, which [`drain_file_names`](Self::drain_file_names)
+    /// returns later.
+    pub fn request_file(&self, file: FileId) {
+        // Fails only if the thread has ended.
+        let _ = self.requests.send(NameRequest::File(file));
     }
 
     /// Returns the names found since the last call, or the oids as text where the lookup failed.
     pub fn drain_names(&self) -> impl Iterator<Item = (RelationId, String)> {
         self.names.try_iter()
+    }
+
+    /// Returns the names of files' relations found since the last call, or numbers as text where
+    /// the lookup failed.
+    pub fn drain_file_names(&self) -> impl Iterator<Item = (FileId, String)> {
+        self.file_names.try_iter()
     }
 }

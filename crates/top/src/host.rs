@@ -1,12 +1,18 @@
-//! CPU, memory and disk figures from `/proc`, if the server runs on this host.
+//! CPU, memory and disk figures from `/proc`, if the server runs on this host: those of the host,
+//! and of each process of the server.
 //!
 //! The server is local if a process of this host has the pid and start time of the backend that
 //! serves our connection, and a name that starts with `postgres`. Addresses prove nothing, because
 //! of tunnels and containers.
 
-use std::{fs, time::Instant};
+mod processes;
+
+use std::{collections::HashMap, fs, time::Instant};
 
 use howdah_collect::BackendProcess;
+
+pub use self::processes::ProcessFigures;
+use self::processes::ProcessMonitor;
 
 /// Figures of a host at one moment. CPU and disk figures are averages since the previous sample,
 /// and `None` in the first.
@@ -67,6 +73,7 @@ impl HostFigures {
 #[derive(Debug)]
 pub(crate) struct HostMonitor {
     before: Option<HostCounters>,
+    processes: ProcessMonitor,
 }
 
 /// Counters of the host, which start at zero when it boots.
@@ -100,7 +107,18 @@ impl HostMonitor {
         let read = |path: &str| fs::read_to_string(path).ok();
         let stat = read(&format!("/proc/{}/stat", process.pid))?;
         let booted = parse_field(&read("/proc/stat")?, "btime")?;
-        is_process(&stat, booted, process).then_some(Self { before: None })
+        if !is_process(&stat, booted, process) {
+            return None;
+        }
+        Some(Self { before: None, processes: ProcessMonitor::of_backend(&stat)? })
+    }
+
+    /// Reads the figures of server processes, and computes the rates since the previous call.
+    pub(crate) fn read_processes(
+        &mut self,
+        pids: impl Iterator<Item = i32>,
+    ) -> HashMap<i32, ProcessFigures> {
+        self.processes.read(pids)
     }
 
     /// Reads the counters, and computes the rates since the previous call.
@@ -247,7 +265,9 @@ mod tests {
 
     #[test]
     fn this_host_has_figures() {
-        let mut host = HostMonitor { before: None };
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let processes = ProcessMonitor::of_backend(&stat).unwrap();
+        let mut host = HostMonitor { before: None, processes };
         host.read();
         let figures = host.read();
         assert!(figures.memory_bytes > figures.available_bytes);

@@ -51,6 +51,8 @@ pub enum KeyCommand {
     Filter,
     /// Remove the filter.
     ClearFilter,
+    /// Show how long the transaction has lasted instead of the statement, then the session.
+    TimeMeasure,
     /// Show or hide idle sessions.
     Idle,
     /// Pause or resume updates or the replay.
@@ -161,6 +163,7 @@ const COMMON: &[Binding] = &[
     key(&[Char('>'), Char('.')], KeyCommand::SortNext, "sort by the next column"),
     key(&[Char('<'), Char(',')], KeyCommand::SortPrevious, "sort by the previous column"),
     key(&[Char('/')], KeyCommand::Filter, "filter: words, user:app, state=active, >5s, !not"),
+    key(&[Char('T')], KeyCommand::TimeMeasure, "time of statement, transaction or session"),
     key(&[Char('i')], KeyCommand::Idle, "toggle idle sessions"),
     key(&[Char('+')], KeyCommand::Faster, "sample more often"),
     key(&[Char('-')], KeyCommand::Slower, "sample less often"),

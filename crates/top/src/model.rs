@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
-use self::cache::TableCache;
+use self::cache::{TableCache, TroubleCache};
 pub use self::{
     mouse::TableGeometry,
     playback::{Playback, ReplayState},
@@ -28,7 +28,8 @@ use crate::{
     sampler::{INTERVAL_MIN, SampleRequest},
     screen::Palette,
     signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
-    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow},
+    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow, TimeMeasure},
+    troubles::Trouble,
     units::format_duration,
 };
 
@@ -176,6 +177,8 @@ pub struct Model {
     pub order: Option<&'static str>,
     /// Whether the sort order is ascending.
     pub is_ascending: bool,
+    /// The time that the time column of the activity screen has.
+    pub time: TimeMeasure,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
     /// The row filter, and the text that the user entered for it, which is empty for the filter of
@@ -208,6 +211,7 @@ pub struct Model {
     /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
     cache: TableCache,
+    trouble_cache: TroubleCache,
 }
 
 /// A message to the user.
@@ -237,6 +241,7 @@ impl Model {
             interval: settings.interval.max(INTERVAL_MIN),
             order: None,
             is_ascending: false,
+            time: TimeMeasure::default(),
             with_idle: settings.with_idle,
             filter: (settings.filter.clone(), String::new()),
             selected: None,
@@ -253,6 +258,7 @@ impl Model {
             past: None,
             replay: None,
             cache: TableCache::default(),
+            trouble_cache: TroubleCache::default(),
             settings,
         }
     }
@@ -273,6 +279,11 @@ impl Model {
         self.health(self.current)?.snapshot()
     }
 
+    /// Returns the troubles of the displayed server, those with the most affected sessions first.
+    pub fn troubles(&self) -> Rc<[Trouble]> {
+        self.snapshot().map_or_else(Rc::default, |snapshot| self.trouble_cache.troubles(snapshot))
+    }
+
     /// Returns the displayed table; `None` if its data is not available.
     pub fn table(&self) -> Option<Rc<ScreenTable>> {
         let options = TableOptions {
@@ -281,6 +292,7 @@ impl Model {
             order: self.order,
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
+            time: self.time,
         };
         self.cache.table(self.screen, self.snapshot()?, options)
     }
@@ -440,6 +452,7 @@ impl Model {
                 self.overlay = Overlay::Prompt(Prompt::new(PromptKind::Filter, &self.filter.1));
             }
             KeyCommand::ClearFilter => self.filter = (RowFilter::default(), String::new()),
+            KeyCommand::TimeMeasure => self.time = self.time.next(),
             KeyCommand::Idle => {
                 self.with_idle = !self.with_idle;
                 return vec![self.sample_effect()];

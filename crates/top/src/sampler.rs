@@ -7,6 +7,7 @@
 mod state;
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -20,7 +21,11 @@ use howdah_traffic::Timestamp;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::state::SamplerState;
-use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
+use crate::{
+    PooledClients, Poolers,
+    host::{HostFigures, ProcessFigures},
+    waits::WaitHistory,
+};
 
 /// A sample of one server, with figures of its host and the clients of its poolers.
 #[derive(Clone, Debug)]
@@ -37,6 +42,9 @@ pub struct ServerSnapshot {
     pub overview: Overview,
     /// Cluster-wide figures of the previous sample over the same connection, if any.
     pub previous_overview: Option<Overview>,
+    /// Cluster-wide figures of the first sample of the last minute over the same connection, if
+    /// any. Not recorded.
+    pub minute_ago: Option<Overview>,
     /// The view on the screen, if any.
     pub view: Option<RateView>,
     /// Error of reading that view, if it failed.
@@ -49,6 +57,8 @@ pub struct ServerSnapshot {
     pub waits: Arc<WaitHistory>,
     /// Figures of the host, if the server runs on the same host as this program.
     pub host: Option<HostFigures>,
+    /// Figures of the server's processes by process id, if the server runs on the same host.
+    pub processes: Option<HashMap<i32, ProcessFigures>>,
     /// Time at which the sample was taken, by our clock, in microseconds since 1970. Never
     /// decreases.
     pub sampled_us: i64,
@@ -67,12 +77,14 @@ impl ServerSnapshot {
             activity,
             overview,
             previous_overview: None,
+            minute_ago: None,
             view: None,
             view_error: None,
             pooled_clients: None,
             background_view: None,
             waits: Arc::default(),
             host: None,
+            processes: None,
             duration: Duration::ZERO,
         }
     }
@@ -390,12 +402,14 @@ pub(crate) mod tests {
             activity: Activity { taken_us, backends },
             overview: Overview { taken_us, ..Overview::default() },
             previous_overview: None,
+            minute_ago: None,
             view: None,
             view_error: None,
             pooled_clients: None,
             background_view: None,
             waits: Arc::default(),
             host: None,
+            processes: None,
             sampled_us: taken_us,
             duration: Duration::from_millis(3),
         }

@@ -229,6 +229,41 @@ pub struct TableOptions {
     pub is_ascending: bool,
     /// Run time above which a statement is marked as slow, in seconds.
     pub slow_seconds: Option<f64>,
+    /// The time that the time column of the activity screen has.
+    pub time: TimeMeasure,
+}
+
+/// The time that the time column of the activity screen has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeMeasure {
+    /// How long the session has run its statement, or idled.
+    #[default]
+    Statement,
+    /// How long its transaction has lasted.
+    Transaction,
+    /// How long it has been connected.
+    Session,
+}
+
+impl TimeMeasure {
+    /// Returns the measure after this one; after the last, the first.
+    #[must_use]
+    pub fn next(self) -> Self {
+        match self {
+            Self::Statement => Self::Transaction,
+            Self::Transaction => Self::Session,
+            Self::Session => Self::Statement,
+        }
+    }
+
+    /// Returns the title of the column.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Statement => "Time",
+            Self::Transaction => "Tx time",
+            Self::Session => "Session",
+        }
+    }
 }
 
 impl ScreenTable {

@@ -115,8 +115,20 @@ pub fn frames_seeds() -> Vec<Vec<u8>> {
     let note: &[u8] = b"\x07\x07\x80\x89\x7a\0\x04gone";
     let named: &[u8] = b"\x08\x08\x05\x07\x08a.b<i>.c";
     let end: &[u8] = b"\x09\x09\x80\x89\x7a\x04over";
+    // One session that blocks a second one (of database 5, relation 7), its statement, counters
+    // with a standby, pressure, and a name of a file.
+    let text: &[u8] = b"\x0a\x0c\x05\x08lock t<i";
+    let sessions: &[u8] = b"\x0b\x0a\x80\x89\x7a\xc0\x84\x3d\x03\0\x06active\x05Lock:\x02\
+          \x07\0\0\0\0\0\0\x01\0\x05\x64\x01\xd0\x0f\0\0\0\0\
+          \x08\0\0\0\0\0\0\x01\x02\x05\x64\x01\xd0\x0f\x01\x07\x01\x01\x01\x01\x05\x07\0\
+          \x02\x01\0\0\0\x01\x03\x01";
+    let counters: &[u8] =
+        b"\x0c\x0b\x80\x89\x7a\xc0\x84\x3d\x64\0\0\x01\x80\x80\x80\x40\x32\0\x01\x08\x01\x64\x01\x64";
+    let pressure: &[u8] = b"\x0d\x0d\x80\x89\x7a\x01\x64\0\x01\x64";
+    let file: &[u8] = b"\x0e\x0e\x05\x08\x05a.b.c";
     vec![
         framed(&[second]),
+        framed(&[named, text, second, sessions, counters, pressure, file, second, sessions]),
         framed(&[named, second, began, second, ended]),
         framed(&[second, fired, exact, note, end]),
     ]

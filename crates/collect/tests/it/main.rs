@@ -7,3 +7,4 @@ mod plan;
 mod signals;
 mod support;
 mod views;
+mod vitals;

@@ -137,6 +137,11 @@ fn checkpoint_under_load_is_recorded_and_summarized() {
                 "{phase}"
             );
         }
+        let insert = "insert into orders select repeat(?, ?) from generate_series(?, ?)";
+        let statements = document["database_time"]["statement"].as_array().unwrap();
+        assert!(statements.iter().any(|row| row["name"] == insert), "{statements:?}");
+        let counters = document["counters"].as_array().unwrap();
+        assert!(counters.iter().any(|row| row["commits"].as_u64() > Some(0)), "{counters:?}");
         let seconds = document["seconds"].as_array().unwrap();
         let events = seconds.iter().flat_map(|second| second["waits"].as_array().unwrap());
         assert!(events.clone().any(|row| row["group"] == "database"), "{seconds:?}");
@@ -147,6 +152,10 @@ fn checkpoint_under_load_is_recorded_and_summarized() {
             let named = relations.filter(|row| row["relation"] == "postgres.public.orders").count();
             assert!(named > 0, "{seconds:?}");
             assert_eq!(document["triggers"][0]["trigger"], "extend-p99");
+            let exact = document["exact"].as_array().unwrap();
+            let subjects = exact.iter().flat_map(|row| row["subjects"].as_array().unwrap());
+            let orders = subjects.filter(|row| row["subject"] == "postgres.public.orders").count();
+            assert!(orders > 0, "{exact:?}");
         }
         let text = report(folder, &["--html", "a.html", "--svg", "a.svg"]);
         let verdict = document["summary"].as_str().unwrap();
@@ -160,6 +169,13 @@ fn checkpoint_under_load_is_recorded_and_summarized() {
         if may_trace {
             assert!(report(folder, &["--episode", "1"]).contains("trigger extend-p99 fired"));
         }
+        assert!(text.contains("database time by statement"), "{text}");
+        assert!(page.contains("Database time by statement"));
+        let late = howdah(folder)
+            .args(["probe", "report", "a.rec", "--from", "3000-01-01T00:00:00Z"])
+            .output();
+        assert!(failure_text(&late.unwrap()).contains("nothing was recorded in this time"));
+        assert!(report(folder, &["--from", "2020-01-01T00:00:00Z"]).contains("PostgreSQL"));
         let none =
             howdah(folder).args(["probe", "report", "a.rec", "--episode", "7"]).output().unwrap();
         assert!(failure_text(&none).contains("has no episode 7"));
@@ -223,7 +239,7 @@ fn until_server_stops_ends_recording_with_server() {
         &["--data-dir", &data, "--no-triggers", "--until-server-stops"],
     );
     cluster.stop().unwrap();
-    running.wait_for_line("waiting for it");
+    running.wait_for_line("has stopped: postmaster ");
     running.wait_for_line("the server ended");
     assert!(running.child.wait().unwrap().success());
     assert_eq!(document(folder.path())["end"], "the server ended");

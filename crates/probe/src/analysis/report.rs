@@ -4,18 +4,20 @@
 //! name is its unit: `_us` is microseconds (for times, since 1970), `_seconds` is seconds. `from`
 //! and `to` are times as in RFC 3339. Unknown values are `null`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
 use super::{
+    culprits::Culprit,
     summary::summarize,
+    time_by::{TimeDimension, TimeShare, database_time_by},
     units,
     window::{RecordingWindow, TimeBucket},
 };
 use crate::{
     checkpoints::ProbeSource,
-    recorder::{LogHistogram, LostCounts, RecordedSecond},
+    recorder::{HostPressure, LogHistogram, LostCounts, RecordedCounters, RecordedSecond},
     waits::TimeCategory,
 };
 /// Value of the report's `version` field.
@@ -39,6 +41,9 @@ pub struct RecordingReport {
     servers: Vec<ServerDocument>,
     phases: Vec<PhaseDocument>,
     seconds: Vec<SecondDocument>,
+    database_time: BTreeMap<&'static str, Vec<TimeShareDocument>>,
+    counters: Vec<CountersDocument>,
+    pressure: Vec<PressureDocument>,
     triggers: Vec<ThresholdDocument>,
     exact: Vec<TracedCallsDocument>,
     notes: Vec<NoteDocument>,
@@ -54,6 +59,63 @@ struct FindingDocument {
     text: String,
     evidence: String,
     cost_seconds: f64,
+    from_us: Option<i64>,
+    to_us: Option<i64>,
+    culprits: Vec<CulpritDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct CulpritDocument {
+    role: &'static str,
+    text: String,
+    pid: Option<u32>,
+    kind: Option<String>,
+    statement: Option<String>,
+    database: Option<String>,
+    user: Option<String>,
+    application: Option<String>,
+    client: Option<String>,
+    state: Option<String>,
+    age_seconds: Option<f64>,
+    relation: Option<String>,
+    sessions: usize,
+    session_seconds: f64,
+    temp_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TimeShareDocument {
+    name: Option<String>,
+    session_seconds: f64,
+    share: f64,
+    main_event: String,
+}
+
+/// Growth of the server's counters, and present values.
+#[derive(Debug, Serialize)]
+struct CountersDocument {
+    at_us: i64,
+    elapsed_us: u64,
+    commits: u64,
+    rollbacks: u64,
+    deadlocks: u64,
+    temp_files: u64,
+    temp_bytes: u64,
+    sessions_started: u64,
+    timed_checkpoints: u64,
+    requested_checkpoints: u64,
+    clients: u64,
+    replay_lag_bytes: Option<u64>,
+    replay_lag_ms: Option<u64>,
+}
+
+/// Percentages of the last ten seconds.
+#[derive(Debug, Serialize)]
+struct PressureDocument {
+    at_us: i64,
+    cpu: Option<f64>,
+    io: Option<f64>,
+    memory: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -139,6 +201,15 @@ struct TracedCallsDocument {
     figure: String,
     operation: String,
     calls: LatencyDocument,
+    subjects: Vec<SubjectDocument>,
+}
+
+/// The calls of a second on one object.
+#[derive(Debug, Serialize)]
+struct SubjectDocument {
+    subject: String,
+    calls: u64,
+    total_us: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -167,6 +238,9 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         text: finding.text,
         evidence: finding.evidence,
         cost_seconds: finding.cost_s,
+        from_us: finding.span.map(|span| span.from_us),
+        to_us: finding.span.map(|span| span.to_us),
+        culprits: finding.culprits.into_iter().map(culprit_document).collect(),
     });
     let span = window.span();
     let LostCounts {
@@ -204,6 +278,9 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
             })
             .collect(),
         seconds: window.seconds.iter().map(|second| second_document(window, second)).collect(),
+        database_time: database_time(window),
+        counters: window.counters.iter().map(counters_document).collect(),
+        pressure: window.pressures.iter().map(pressure_document).collect(),
         triggers: window
             .crossings
             .iter()
@@ -223,6 +300,15 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
                 figure: exact.metric.clone(),
                 operation: exact.operation.clone(),
                 calls: latency(&exact.calls),
+                subjects: exact
+                    .subjects
+                    .iter()
+                    .map(|(subject, (calls, total_us))| SubjectDocument {
+                        subject: window.subject_name(subject),
+                        calls: *calls,
+                        total_us: *total_us,
+                    })
+                    .collect(),
             })
             .collect(),
         notes: window
@@ -244,6 +330,84 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         cpu_us: window.seconds.iter().map(|second| second.cpu_us).sum(),
         file_bytes_max: window.max_bytes,
         end: window.ended.as_ref().map(|ended| ended.reason.clone()),
+    }
+}
+
+fn culprit_document(culprit: Culprit) -> CulpritDocument {
+    let text = culprit.line();
+    let known = |text: String| Some(text).filter(|text| !text.is_empty());
+    CulpritDocument {
+        role: culprit.role.as_str(),
+        text,
+        pid: culprit.pid,
+        kind: known(culprit.kind),
+        statement: known(culprit.statement),
+        database: known(culprit.database),
+        user: known(culprit.user),
+        application: known(culprit.application),
+        client: known(culprit.client),
+        state: known(culprit.state),
+        age_seconds: culprit.age_s,
+        relation: culprit.relation,
+        sessions: culprit.sessions,
+        session_seconds: culprit.time_s,
+        temp_bytes: culprit.temp_bytes,
+    }
+}
+
+fn database_time(window: &RecordingWindow) -> BTreeMap<&'static str, Vec<TimeShareDocument>> {
+    let document = |TimeShare { name, seconds, share, main_event }: TimeShare| TimeShareDocument {
+        name,
+        session_seconds: seconds,
+        share,
+        main_event,
+    };
+    let documents = |(dimension, shares): (TimeDimension, Vec<TimeShare>)| {
+        (dimension.as_str(), shares.into_iter().map(document).collect())
+    };
+    database_time_by(window).into_iter().map(documents).collect()
+}
+
+fn counters_document(counters: &RecordedCounters) -> CountersDocument {
+    let RecordedCounters {
+        at_us,
+        elapsed_us,
+        commits,
+        rollbacks,
+        deadlocks,
+        temp_files,
+        temp_bytes,
+        sessions_started,
+        timed_checkpoints,
+        requested_checkpoints,
+        clients,
+        replay_lag_bytes,
+        replay_lag_ms,
+    } = *counters;
+    CountersDocument {
+        at_us,
+        elapsed_us,
+        commits,
+        rollbacks,
+        deadlocks,
+        temp_files,
+        temp_bytes,
+        sessions_started,
+        timed_checkpoints,
+        requested_checkpoints,
+        clients,
+        replay_lag_bytes,
+        replay_lag_ms,
+    }
+}
+
+fn pressure_document(pressure: &HostPressure) -> PressureDocument {
+    let percent = |hundredths: Option<u32>| Some(f64::from(hundredths?) / 100.0);
+    PressureDocument {
+        at_us: pressure.at_us,
+        cpu: percent(pressure.cpu),
+        io: percent(pressure.io),
+        memory: percent(pressure.memory),
     }
 }
 

@@ -35,11 +35,43 @@
 //! time, was sampled [`SAMPLES_MIN`] times, and has at least 0.2 sessions on average. Stalls and
 //! surges need a recording of at least ten seconds.
 //!
+//! # Sessions and counters
+//!
+//! If the recording has sessions and counters, which need a connection, a finding also names its
+//! *culprits* in its time span (see [`culprits`](super::culprits)): the root blockers of a wait for
+//! a lock, if they explain half of it; otherwise the statements, users, applications and clients
+//! that waited most. Further findings (see [`load`]), each with its own baseline and minimum:
+//!
+//! * **Commits stopped**: for two seconds or more, at most a twentieth as many transactions as in
+//!   the usual second, or 1.5, commit, and at least one session waits. Usual is the third quartile
+//!   of commits per second, and at least five. It replaces a stall in the same seconds. Costs what
+//!   the sessions waited.
+//! * **A runaway query** ran for ten seconds or more, in 70 % of them on a processor, in I/O or
+//!   waiting for its own workers, and took at least 30 % of database time meanwhile. Costs half
+//!   of its time, which is an assumption.
+//! * **A blocker** cost others at least three session seconds, and no other finding names it.
+//!   It may idle in its transaction, be an autovacuum worker or another VACUUM, or a prepared
+//!   transaction.
+//! * **A connection storm**: in two samples or more, at least twenty new sessions a second, and
+//!   five times the median. Costs 10 ms for each session above the median.
+//! * **Temporary files** of at least 64 MB, and five times what is written at the median rate.
+//!   Costs the time in which a disk writes 200 MB/s.
+//! * **Lag of a standby**: in two samples or more, at least 5 s or 64 MB of WAL, and three
+//!   times the median. Costs nothing: sessions that wait for it (`IPC:SyncRep`) are found as
+//!   waits.
+//! * **Repeated checkpoints**: at least three requested within a minute. Costs nothing.
+//!
+//! All but blockers and repeated checkpoints need a recording of at least ten seconds.
+//!
+//! # Order
+//!
 //! Findings are ordered by their cost: the seconds that sessions waited in excess of the usual,
 //! which is the rate outside, or that of the median second. Slow seconds cost the waits of those
 //! outside of checkpoints; clock sweeps and dominant events cost nothing. Findings report
-//! coincidence, not causation.
+//! coincidence, not causation. If nothing stands out, the headline says so, and names an event that
+//! has more than half of database time.
 
+mod load;
 mod sessions;
 
 use std::{
@@ -48,6 +80,7 @@ use std::{
 };
 
 use super::{
+    culprits::{self, Culprit},
     units::{self, factor, percent},
     window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan},
 };
@@ -63,6 +96,8 @@ const OUTSIDE_MIN: usize = 5;
 const FACTOR_MIN: f64 = 3.0;
 /// Minimum number of samples of an event.
 const SAMPLES_MIN: u64 = 50;
+/// Minimum length of a recording, in seconds; a shorter one does not show what is usual.
+const RECORDING_MIN: usize = 10;
 /// Minimum number of buffer allocations.
 const ALLOCATIONS_MIN: u64 = 1000;
 
@@ -91,6 +126,10 @@ pub struct RecordingFinding {
     /// Session seconds spent waiting in excess of the usual, as defined in the module
     /// documentation; 0 for findings without a cost.
     pub cost_s: f64,
+    /// The time in which it was observed, if it is a part of the recording.
+    pub span: Option<TimeSpan>,
+    /// Sessions that caused or suffered it, the most important first; empty if they are unknown.
+    pub culprits: Vec<Culprit>,
 }
 
 /// Aggregated seconds: those of a phase, or those outside of checkpoints.
@@ -113,21 +152,22 @@ pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
     let (outside, phases) = group_seconds(window);
     for (phase, inside) in &phases {
         summary.compare_extension(window, *phase, inside, &outside);
-        summary.compare_events(*phase, inside, &outside);
+        summary.compare_events(window, *phase, inside, &outside);
         summary.compare_sweep(*phase, inside, &outside);
     }
     summary.find_slow_seconds(window);
     summary.find_long_sweeps(window);
-    sessions::find_all(&mut summary, window);
+    let main_event = sessions::find_all(&mut summary, window);
     if phases.is_empty() {
         summary
             .remarks
             .push("no checkpoint wrote or synced anything while it was recorded".to_owned());
     }
     summary.findings.sort_by(|one, other| other.cost_s.total_cmp(&one.cost_s));
-    summary.headline = match summary.findings.first() {
-        Some(finding) => capitalized(&finding.text),
-        None => "Nothing stands out".to_owned(),
+    summary.headline = match (summary.findings.first(), main_event) {
+        (Some(finding), _) => capitalized(&finding.text),
+        (None, None) => "Nothing stands out".to_owned(),
+        (None, Some(event)) => format!("Nothing stands out; {event}"),
     };
     summary
 }
@@ -182,6 +222,12 @@ impl SecondsGroup {
             *samples = samples.saturating_add(row.samples);
             *seconds += usize::from(seen.insert(&row.event));
         }
+    }
+
+    /// Returns the time from the first second to the end of the last.
+    fn span(&self) -> Option<TimeSpan> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        Some(TimeSpan { from_us: first.from_us, to_us: last.to_us })
     }
 
     /// Returns the average number of sessions in the selected events.
@@ -268,11 +314,14 @@ impl RecordingSummary {
                 inside.count
             ),
             cost_s: total - rate * inside.sum.seconds(),
+            span: inside.span(),
+            culprits: culprits::of_event(window, &inside.spans, Some("Lock:extend")),
         });
     }
 
     fn compare_events(
         &mut self,
+        window: &RecordingWindow,
         phase: CheckpointPhase,
         inside: &SecondsGroup,
         outside: &SecondsGroup,
@@ -307,6 +356,8 @@ impl RecordingSummary {
                     inside.count, outside.count
                 ),
                 cost_s: (now - before) * inside.sum.seconds(),
+                span: inside.span(),
+                culprits: culprits::of_event(window, &inside.spans, Some(event)),
             });
         }
     }
@@ -334,6 +385,8 @@ impl RecordingSummary {
                 ),
                 evidence: format!("{now:.1} buffers, {before:.1} outside of checkpoints"),
                 cost_s: 0.0,
+                span: inside.span(),
+                culprits: Vec::new(),
             });
         }
     }
@@ -373,6 +426,8 @@ impl RecordingSummary {
                 units::duration(median)
             ),
             cost_s: waited.as_secs_f64(),
+            span: None,
+            culprits: Vec::new(),
         });
     }
 
@@ -386,6 +441,8 @@ impl RecordingSummary {
                     text: format!("the clock sweep examines {each:.0} buffers per allocation"),
                     evidence: format!("{allocations} allocations; nearly every buffer is in use"),
                     cost_s: 0.0,
+                    span: None,
+                    culprits: Vec::new(),
                 });
             }
             _ => {}

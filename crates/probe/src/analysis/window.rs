@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use crate::{
     checkpoints::CheckpointPhase,
     recorder::{
-        ExtensionTotals, FlightRecord, FlightRecording, LostCounts, RecordedSecond, RecordingEnded,
-        RecordingNote, RecordingStarted, RelationWaits, SweepTotals, ThresholdCrossed, TracedCalls,
+        BLOCKERS_MAX, ExtensionTotals, FlightRecord, FlightRecording, HostPressure, LostCounts,
+        RecordedCounters, RecordedSecond, RecordedSessions, RecordingEnded, RecordingNote,
+        RecordingStarted, RelationWaits, SESSIONS_MAX, SweepTotals, ThresholdCrossed, TracedCalls,
     },
     waits::TimeCategory,
 };
@@ -25,6 +26,12 @@ pub struct TimeSpan {
 pub struct RecordingWindow {
     /// The recorded seconds, in time order.
     pub seconds: Vec<RecordedSecond>,
+    /// Samples of sessions, in time order. Moments at which all sessions idled have none.
+    pub sessions: Vec<RecordedSessions>,
+    /// Growth of the server's counters, in time order.
+    pub counters: Vec<RecordedCounters>,
+    /// Pressure on the host, in time order.
+    pub pressures: Vec<HostPressure>,
     /// Phases of checkpoints, ordered by start and depth.
     pub phases: Vec<PhaseSpan>,
     /// Thresholds that were reached, each of which triggered an episode.
@@ -44,6 +51,8 @@ pub struct RecordingWindow {
     /// Number of records of the whole recording that could not be decoded or are implausible.
     pub unreadable: u64,
     names: HashMap<(u32, u32), String>,
+    file_names: HashMap<(u32, u32), String>,
+    statements: HashMap<u64, String>,
     episodes: Vec<TimeSpan>,
 }
 
@@ -89,7 +98,8 @@ impl TimeSpan {
         self.to_us.min(other.to_us).saturating_sub(self.from_us.max(other.from_us)).max(0)
     }
 
-    fn contains(self, at_us: i64) -> bool {
+    /// Whether a time lies in the span.
+    pub fn contains(self, at_us: i64) -> bool {
         (self.from_us..=self.to_us).contains(&at_us)
     }
 }
@@ -124,7 +134,7 @@ impl RecordingWindow {
     }
 
     /// Creates a window of everything recorded in a time span.
-    fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
+    pub fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);
         let mut window = Self { max_bytes, unreadable, episodes, ..Self::default() };
@@ -133,6 +143,9 @@ impl RecordingWindow {
             window.add(record, span, &mut open);
         }
         window.seconds.sort_by_key(|second| second.at_us);
+        window.sessions.sort_by_key(|sessions| sessions.at_us);
+        window.counters.sort_by_key(|counters| counters.at_us);
+        window.pressures.sort_by_key(|pressure| pressure.at_us);
         let end_us = window.span().to_us;
         window.phases.extend(open.into_values().map(|phase: PhaseSpan| PhaseSpan {
             span: TimeSpan { to_us: end_us.max(phase.span.from_us), ..phase.span },
@@ -143,10 +156,16 @@ impl RecordingWindow {
     }
 
     fn add(&mut self, record: &FlightRecord, span: TimeSpan, open: &mut BTreeMap<u32, PhaseSpan>) {
-        // Names and start records apply to everything that follows.
+        // Names, texts and start records apply to the whole recording.
         match record {
             FlightRecord::NamedRelation(named) => {
                 self.names.insert((named.database, named.relation), named.name.clone());
+            }
+            FlightRecord::NamedFile(named) => {
+                self.file_names.insert((named.database, named.filenode), named.name.clone());
+            }
+            FlightRecord::StatementText(statement) => {
+                self.statements.insert(statement.id, statement.text.clone());
             }
             // Repeated, so that the ring file does not lose it.
             FlightRecord::Started(started) if self.started.contains(started) => {}
@@ -180,6 +199,9 @@ impl RecordingWindow {
                     files: ended.files,
                 });
             }
+            FlightRecord::Sessions(sessions) => self.sessions.push(sessions.clone()),
+            FlightRecord::Counters(counters) => self.counters.push(*counters),
+            FlightRecord::Pressure(pressure) => self.pressures.push(*pressure),
             FlightRecord::ThresholdCrossed(crossing) => self.crossings.push(*crossing),
             FlightRecord::TracedCalls(calls) => self.traced_calls.push(calls.clone()),
             FlightRecord::Note(note) => self.notes.push(note.clone()),
@@ -199,13 +221,30 @@ impl RecordingWindow {
 
     /// Returns a relation's name, or its oids if the name is unknown.
     pub fn relation_name(&self, relation: &RelationWaits) -> String {
-        let known = self.names.get(&(relation.database, relation.relation));
-        known.cloned().unwrap_or_else(|| format!("{}/{}", relation.database, relation.relation))
+        self.name_of_oids(relation.database, relation.relation)
     }
 
-    /// Returns the subject of a traced call, with a relation's oids replaced by its name if that is
-    /// known.
+    /// Returns the name of the relation with these oids of its database and itself, or the oids if
+    /// the name is unknown.
+    pub fn name_of_oids(&self, database: u32, relation: u32) -> String {
+        let known = self.names.get(&(database, relation));
+        known.cloned().unwrap_or_else(|| format!("{database}/{relation}"))
+    }
+
+    /// Returns the text of a statement, without literals; `None` if it is unknown.
+    pub fn statement(&self, id: u64) -> Option<&str> {
+        self.statements.get(&id).map(String::as_str)
+    }
+
+    /// Returns the subject of a traced call, with the numbers of a relation or a file replaced by
+    /// the relation's name if that is known: `relation 5/16384`, `5/file 16390`.
     pub fn subject_name(&self, subject: &str) -> String {
+        let file = subject.split_once("/file ").and_then(|(database, filenode)| {
+            self.file_names.get(&(database.parse().ok()?, filenode.parse().ok()?))
+        });
+        if let Some(name) = file {
+            return name.clone();
+        }
         let (front, last) = subject.rsplit_once(' ').unwrap_or(("", subject));
         let name = last.split_once('/').and_then(|(database, relation)| {
             self.names.get(&(database.parse().ok()?, relation.parse().ok()?))
@@ -329,8 +368,50 @@ fn is_plausible(record: &FlightRecord) -> bool {
                 second.elapsed_us <= DAY_US && second.cpu_us <= 1000 * DAY_US
             }
             FlightRecord::PhaseEnded(ended) => ended.duration_us <= 365 * DAY_US,
+            FlightRecord::Counters(counters) => is_plausible_growth(counters),
+            FlightRecord::Sessions(sessions) => {
+                let is_small = |number: u64| number <= COUNT_MAX;
+                sessions.elapsed_us <= DAY_US
+                    && sessions.rows.len() <= SESSIONS_MAX
+                    && sessions.rows.iter().all(|row| {
+                        row.blockers.len() <= BLOCKERS_MAX
+                            && row.age_ms <= COUNT_MAX
+                            && row.transaction_ms.is_none_or(is_small)
+                            && row.temp_bytes <= BYTES_MAX
+                    })
+                    && is_small(sessions.omitted)
+                    && sessions
+                        .groups
+                        .iter()
+                        .all(|group| is_small(group.sessions) && is_small(group.started))
+            }
             _ => true,
         }
+}
+
+/// Largest plausible number of events in a sample, and of milliseconds or microseconds: sums over
+/// the records of the largest file do not overflow.
+const COUNT_MAX: u64 = 1 << 36;
+/// Largest plausible number of bytes.
+const BYTES_MAX: u64 = 1 << 50;
+
+fn is_plausible_growth(counters: &RecordedCounters) -> bool {
+    let RecordedCounters { at_us: _, elapsed_us, temp_bytes, replay_lag_bytes, .. } = *counters;
+    let counts = [
+        counters.commits,
+        counters.rollbacks,
+        counters.deadlocks,
+        counters.temp_files,
+        counters.sessions_started,
+        counters.timed_checkpoints,
+        counters.requested_checkpoints,
+        counters.clients,
+        counters.replay_lag_ms.unwrap_or(0),
+        elapsed_us,
+    ];
+    let bytes = [temp_bytes, replay_lag_bytes.unwrap_or(0)];
+    counts.into_iter().all(|count| count <= COUNT_MAX)
+        && bytes.into_iter().all(|bytes| bytes <= BYTES_MAX)
 }
 
 fn second_start_us(record: &FlightRecord) -> Option<i64> {
@@ -350,6 +431,11 @@ fn record_time_us(record: &FlightRecord) -> i64 {
         FlightRecord::TracedCalls(record) => record.at_us,
         FlightRecord::Note(record) => record.at_us,
         FlightRecord::Ended(record) => record.at_us,
-        _ => 0,
+        FlightRecord::Sessions(record) => record.at_us,
+        FlightRecord::Counters(record) => record.at_us,
+        FlightRecord::Pressure(record) => record.at_us,
+        FlightRecord::NamedRelation(_)
+        | FlightRecord::NamedFile(_)
+        | FlightRecord::StatementText(_) => 0,
     }
 }

@@ -80,13 +80,26 @@ pub fn record(
             return Ok(RecordingStop::DurationOver);
         }
         for event in recorder.tick(now) {
-            if let (RecorderEvent::Unnamed { database, relation }, Some(namer)) = (&event, namer) {
-                namer.request((*database, *relation));
+            if let Some(namer) = namer {
+                match event {
+                    RecorderEvent::Unnamed { database, relation } => {
+                        namer.request((database, relation));
+                    }
+                    RecorderEvent::UnnamedFile { tablespace, database, filenode } => {
+                        namer.request_file((tablespace, database, filenode));
+                    }
+                    _ => {}
+                }
             }
             output(&event)?;
         }
         for ((database, relation), name) in namer.iter().flat_map(|namer| namer.drain_names()) {
             recorder.set_relation_name(database, relation, name, now);
+        }
+        for ((_, database, filenode), name) in
+            namer.iter().flat_map(|namer| namer.drain_file_names())
+        {
+            recorder.set_file_name(database, filenode, name, now);
         }
         if limits.until_server_stops && recorder.is_waiting() {
             return Ok(RecordingStop::ServerStopped);

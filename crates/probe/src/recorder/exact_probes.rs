@@ -35,8 +35,8 @@ pub(super) struct ExactProbes {
 #[derive(Debug)]
 pub(super) enum TraceReport {
     /// Calls of one operation in one second. The duration is the offset of the second's start from
-    /// the time when all probes were attached.
-    Second(Duration, TracedCalls),
+    /// the time when all probes were attached. The last are the subjects of the calls, as numbers.
+    Second(Duration, TracedCalls, Vec<CallSubject>),
     /// A message: a metric is not available, or its probes were detached early.
     Note(String),
     /// Number of calls of a metric lost since its programs were attached.
@@ -195,6 +195,7 @@ impl AttachedMetric {
             let mut subjects: Vec<_> = subjects.into_iter().collect();
             subjects.sort_by_key(|(subject, (_, total))| (std::cmp::Reverse(*total), *subject));
             subjects.truncate(REPORTED_SUBJECTS_MAX);
+            let numbers = subjects.iter().map(|(subject, _)| *subject).collect();
             let to_entry = |(subject, (calls, total)): (CallSubject, (u64, Duration))| {
                 let us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
                 (subject_label(subject), (calls, us))
@@ -206,7 +207,7 @@ impl AttachedMetric {
                 calls,
                 subjects: subjects.into_iter().map(to_entry).collect(),
             };
-            send(TraceReport::Second(since, exact));
+            send(TraceReport::Second(since, exact, numbers));
         }
     }
 

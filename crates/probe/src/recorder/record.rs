@@ -10,6 +10,7 @@ use howdah_codec::{ByteReader, ByteWriter as _};
 use super::{
     bytes::{Packed, RecordDecodeError, packed, packed_words},
     log_histogram::LogHistogram,
+    session_records::{HostPressure, NamedFile, RecordedCounters, RecordedSessions, StatementText},
 };
 use crate::{
     checkpoints::{CheckpointPhase, ProbeSource},
@@ -39,6 +40,17 @@ pub enum FlightRecord {
     NamedRelation(NamedRelation),
     /// Recording ended in an orderly way.
     Ended(RecordingEnded),
+    /// Sessions at one moment.
+    Sessions(RecordedSessions),
+    /// Growth of the server's counters since the previous sample.
+    Counters(RecordedCounters),
+    /// The text of a statement, which sessions identify by its id. Repeated if it is used again and
+    /// much was recorded since.
+    StatementText(StatementText),
+    /// Shares of time in which processes of the host waited for its resources.
+    Pressure(HostPressure),
+    /// The relation of a file, which traced calls identify by numbers.
+    NamedFile(NamedFile),
 }
 
 /// The start of a recording, or its resumption with a restarted server: the server and the options.
@@ -63,7 +75,7 @@ pub struct RecordingStarted {
 /// The source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedSource {
-    /// The metric: `checkpoints`, `extend`, `sweep` or `waits`.
+    /// The metric: `checkpoints`, `extend`, `sessions`, `sweep` or `waits`.
     pub metric: String,
     /// The source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
@@ -224,6 +236,18 @@ pub enum TriggerKind {
     Sweep,
     /// Time that a checkpoint has spent in its sync phase, in milliseconds.
     CheckpointSync,
+    /// Average number of sessions that wait for heavyweight locks, over a second.
+    Locks,
+    /// Average number of sessions that wait for the WAL to be written or synced, over a second.
+    WalSync,
+    /// Average number of sessions that execute statements, over a second.
+    Active,
+    /// Time for which no transaction has committed although sessions wait, in milliseconds.
+    CommitsStopped,
+    /// Replay lag of the slowest standby, in milliseconds.
+    StandbyLag,
+    /// Pressure on a resource of the host, in percent: the highest of CPU, I/O and memory.
+    Pressure,
 }
 
 /// A trigger that fired, with the value that reached the threshold.
@@ -324,7 +348,17 @@ packed_words! { CheckpointPhase ProbeSource TimeCategory TriggerKind NoteKind }
 
 impl TriggerKind {
     /// All variants, in the order of their numbers in a file.
-    pub const ALL: [Self; 3] = [Self::ExtendP99, Self::Sweep, Self::CheckpointSync];
+    pub const ALL: [Self; 9] = [
+        Self::ExtendP99,
+        Self::Sweep,
+        Self::CheckpointSync,
+        Self::Locks,
+        Self::WalSync,
+        Self::Active,
+        Self::CommitsStopped,
+        Self::StandbyLag,
+        Self::Pressure,
+    ];
 }
 
 impl NoteKind {
@@ -334,7 +368,7 @@ impl NoteKind {
 
 impl ProbeSource {
     /// All sources of a recording, in the order of their numbers in a file.
-    const ALL: [Self; 2] = [Self::Bpf, Self::Memory];
+    const ALL: [Self; 3] = [Self::Bpf, Self::Memory, Self::Sql];
 }
 
 impl TimeCategory {
@@ -379,6 +413,11 @@ kinds! {
     7 Note
     8 NamedRelation
     9 Ended
+    10 Sessions
+    11 Counters
+    12 StatementText
+    13 Pressure
+    14 NamedFile
 }
 
 #[cfg(test)]

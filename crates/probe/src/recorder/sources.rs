@@ -29,6 +29,8 @@ pub(super) struct Sources {
     server: RunningServer,
     sampler: WaitSampler,
     profile: Profile,
+    /// Process id of the recorder's own session, which is not sampled.
+    own_session: Option<u32>,
     sweep: Option<SweepSampler>,
     extension: Option<ExtensionLocks>,
     /// The cost of tracing a lock, to the backend that takes it.
@@ -105,6 +107,7 @@ impl Sources {
             server: server.clone(),
             sampler,
             profile: Profile::default(),
+            own_session: None,
             sweep: sweep.ok(),
             extension: extension.ok(),
             cost_of_lock: cost_of_lock.unwrap_or_default(),
@@ -122,13 +125,18 @@ impl Sources {
         &self.server
     }
 
+    /// Sets the process id of the recorder's own session, which is not sampled from now on.
+    pub(super) fn exclude_session(&mut self, pid: u32) {
+        self.own_session = Some(pid);
+    }
+
     /// Polls all probes.
     ///
     /// # Errors
     ///
     /// The server has stopped or reinitialised its memory, or cannot be read.
     pub(super) fn poll(&mut self, now: Instant) -> Result<PollOutput, SampleError> {
-        self.profile.add(&self.sampler.sample(now)?);
+        self.profile.add_except(&self.sampler.sample(now)?, self.own_session);
         if let Some(sweep) = &mut self.sweep {
             sweep.poll(now)?;
         }
@@ -229,7 +237,11 @@ const RELATIONS_COUNTED_MAX: usize = 10_000;
 /// Maximum number of rows of wait samples per second.
 const ROWS_MAX: usize = 256;
 
-fn recorded_source(name: &str, source: Option<ProbeSource>, lacks: String) -> RecordedSource {
+pub(super) fn recorded_source(
+    name: &str,
+    source: Option<ProbeSource>,
+    lacks: String,
+) -> RecordedSource {
     RecordedSource { metric: name.to_owned(), source, limitation: lacks }
 }
 

@@ -19,6 +19,15 @@ pub enum RecorderEvent {
         /// Oid of the relation (`pg_class.oid`).
         relation: u32,
     },
+    /// A file whose relation's [name](super::FlightRecorder::set_file_name) is not known yet.
+    UnnamedFile {
+        /// Oid of the tablespace (`pg_tablespace.oid`).
+        tablespace: u32,
+        /// Oid of the relation's database.
+        database: u32,
+        /// The relation's `pg_relation_filenode()`.
+        filenode: u32,
+    },
 }
 
 /// Totals since the recorder was started.

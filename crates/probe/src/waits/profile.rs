@@ -103,12 +103,18 @@ impl Profile {
     /// Adds the observations of a round. The first round of a sampler represents no time, and adds
     /// only samples.
     pub fn add(&mut self, round: &SampleRound<'_>) {
+        self.add_except(round, None);
+    }
+
+    /// As [`Self::add`], without the process that has this id.
+    pub fn add_except(&mut self, round: &SampleRound<'_>, pid: Option<u32>) {
         for span in [&mut self.whole, &mut self.interval] {
             span.checks.add(round.checks());
         }
         let observations = round.observations();
-        let observations =
-            observations.map(|Observation { backend, event, query }| (backend.kind, event, query));
+        let observations = observations
+            .filter(|observation| pid != Some(observation.backend.pid))
+            .map(|Observation { backend, event, query }| (backend.kind, event, query));
         self.add_observations(round.elapsed(), observations);
     }
 

@@ -9,6 +9,7 @@
 
 mod checkpoints;
 mod container;
+mod culprits;
 mod durations;
 mod export;
 mod extend;

@@ -38,7 +38,7 @@ fn start(server: &RunningServer, path: &Path, triggers: &[&str]) -> FlightRecord
     triggers.iter().for_each(|trigger| thresholds.set(trigger.parse::<TriggerSetting>().unwrap()));
     // A large budget: the cost on a busy machine is not tested here.
     let options = RecorderOptions { thresholds, budget: 100.0, ..RecorderOptions::default() };
-    FlightRecorder::start(server, path, options, Instant::now()).unwrap()
+    FlightRecorder::start(server, path, options, None, Instant::now()).unwrap()
 }
 
 /// Ticks on schedule until `condition` holds.
@@ -113,8 +113,13 @@ fn server_activity_is_recorded() {
         let (bpf, memory) = (Some(ProbeSource::Bpf), Some(ProbeSource::Memory));
         let exact = if may_trace("exact sources") { bpf } else { memory };
         let phases = if server.major() == 15 { exact } else { memory };
-        let figures =
-            [("waits", memory), ("sweep", memory), ("extend", exact), ("checkpoints", phases)];
+        let figures = [
+            ("waits", memory),
+            ("sweep", memory),
+            ("extend", exact),
+            ("checkpoints", phases),
+            ("sessions", None),
+        ];
         assert_eq!(sources, figures);
         assert!(matches!(recording.records.last(), Some(FlightRecord::Ended(_))));
         let seconds = seconds(&recording);
@@ -240,7 +245,8 @@ fn overwritten_ring_still_identifies_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.rec");
     let options = RecorderOptions { max_bytes: Some(1 << 20), ..RecorderOptions::default() };
-    let mut recorder = FlightRecorder::start(&server, &path, options, Instant::now()).unwrap();
+    let mut recorder =
+        FlightRecorder::start(&server, &path, options, None, Instant::now()).unwrap();
     recorder.set_relation_name(5, 7, "shop.public.orders".to_owned(), Instant::now());
     // Names fill the file faster than seconds; the end of a second repeats the header.
     let begin = Instant::now();

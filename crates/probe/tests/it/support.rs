@@ -53,8 +53,13 @@ pub(crate) fn session(cluster: &Cluster) -> Client {
 
 /// As [`session`], for a server that may not accept connections yet.
 pub(crate) fn try_session(cluster: &Cluster) -> Option<Client> {
+    Client::connect(&connect_target(cluster)).ok()
+}
+
+/// The address of the server for a superuser.
+pub(crate) fn connect_target(cluster: &Cluster) -> ConnectTarget {
     let words = ConnParams::from_conninfo(cluster.uri("postgres"));
-    Client::connect(&ConnectTarget::resolve(&words, &Environment::empty()).unwrap()).ok()
+    ConnectTarget::resolve(&words, &Environment::empty()).unwrap()
 }
 
 pub(crate) fn pid(client: &Client) -> u32 {

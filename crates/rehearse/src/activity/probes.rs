@@ -43,7 +43,7 @@ pub(super) fn start(info: &ServerInfo, path: &Path) -> Result<FlightRecorder, St
         thresholds: Thresholds::NONE,
         ..RecorderOptions::default()
     };
-    FlightRecorder::start(&server, path, options, Instant::now())
+    FlightRecorder::start(&server, path, options, None, Instant::now())
         .map_err(|error| unavailable(&error.to_string()))
 }
 

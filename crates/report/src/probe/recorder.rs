@@ -10,7 +10,8 @@ use howdah_probe::{
     checkpoints::ProbeSource,
     live::RecordingStop,
     recorder::{
-        NoteKind, RecordedSource, RecorderEvent, RecordingNote, RecordingTotals, Thresholds,
+        HostPressure, NoteKind, RecordedSource, RecorderEvent, RecordingNote, RecordingTotals,
+        Thresholds,
     },
 };
 
@@ -32,6 +33,20 @@ pub fn started(output: &Path, thresholds: &Thresholds, metrics: &[RecordedSource
     };
     if thresholds.extend_p99.is_some() && !metrics.iter().any(is_traced) {
         out.push_str("extend-p99 cannot fire: extension locks are not traced\n");
+    }
+    let has_sessions = metrics
+        .iter()
+        .any(|metric| metric.metric == "sessions" && metric.source == Some(ProbeSource::Sql));
+    let silent: Vec<_> = thresholds
+        .settings()
+        .filter(|setting| setting.kind.needs_session() && !has_sessions)
+        .map(|setting| setting.kind.name())
+        .collect();
+    if !silent.is_empty() {
+        let _ = writeln!(out, "{} cannot fire: name the server by a URI", silent.join(", "));
+    }
+    if thresholds.pressure.is_some() && HostPressure::read().highest().is_none() {
+        out.push_str("pressure cannot fire: this kernel has no /proc/pressure (PSI)\n");
     }
     out
 }

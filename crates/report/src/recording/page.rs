@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use howdah_probe::analysis::{RecordingWindow, summarize};
+use howdah_probe::analysis::{
+    RecordingWindow, TimeDimension, TimeShare, database_time_by, summarize, units::percent,
+};
 
 use super::{
     svg::{CHART_STYLE, svg},
@@ -19,13 +21,18 @@ pub fn page(window: &RecordingWindow) -> String {
     html.push_str("<ul>\n");
     for finding in &summary.findings {
         let (text, evidence) = (escaped(&finding.text), escaped(&finding.evidence));
-        let _ = writeln!(html, "<li>{text}<br><span class=\"soft\">{evidence}</span></li>");
+        let _ = write!(html, "<li>{text}<br><span class=\"soft\">{evidence}</span>");
+        for culprit in &finding.culprits {
+            let _ = write!(html, "<br><span class=\"culprit\">{}</span>", escaped(&culprit.line()));
+        }
+        html.push_str("</li>\n");
     }
     for remark in &summary.remarks {
         let _ = writeln!(html, "<li class=\"soft\">{}</li>", escaped(remark));
     }
     html.push_str("</ul>\n");
     html.push_str(&svg(window));
+    write_database_time(&mut html, window);
     let _ = writeln!(html, "<pre>{}</pre>", escaped(&details(window)));
     html.push_str("</main>\n");
     HtmlPage {
@@ -38,9 +45,40 @@ pub fn page(window: &RecordingWindow) -> String {
     .render()
 }
 
+/// Writes a table of database time for each dimension that has values.
+fn write_database_time(html: &mut String, window: &RecordingWindow) {
+    for (dimension, shares) in database_time_by(window) {
+        if shares.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            html,
+            "<details{}><summary>Database time by {}, from one sample a second</summary><table>\n\
+             <tr><th>share</th><th>seconds</th><th>most in</th><th>{}</th></tr>",
+            if dimension == TimeDimension::Statement { " open" } else { "" },
+            dimension.as_str(),
+            dimension.as_str()
+        );
+        for TimeShare { name, seconds, share, main_event } in &shares {
+            let name = name.as_deref().unwrap_or("(unknown)");
+            let _ = writeln!(
+                html,
+                "<tr><td>{}</td><td>{seconds:.1}</td><td>{}</td><td>{}</td></tr>",
+                percent(*share, 1.0),
+                escaped(main_event),
+                escaped(name)
+            );
+        }
+        html.push_str("</table></details>\n");
+    }
+}
+
 const PAGE_STYLE: &str = "
 h1 { font-size: 1.3rem; margin: 0 0 .5rem; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
 main svg { width: 100%; height: auto; display: block; } main svg .page { fill: none; }
+details { margin: 0 0 .6rem; } summary { cursor: pointer; } table { border-collapse: collapse; }
+th, td { text-align: left; padding: .1rem .9rem .1rem 0; font-size: .85rem; vertical-align: top; }
+td:nth-child(-n+2) { text-align: right; } .culprit { font-size: .9rem; }
 pre { font-size: 12.5px; overflow-x: auto; line-height: 1.45; }
 ";
 

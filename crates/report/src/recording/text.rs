@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use howdah_probe::{
     analysis::{
-        PhaseSpan, RecordingWindow, TimeBucket, summarize,
+        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by,
+        summarize,
         units::{self, percent},
     },
     checkpoints::CheckpointPhase,
@@ -19,6 +20,9 @@ pub fn text(window: &RecordingWindow) -> String {
     // Writing to a String cannot fail, here and below.
     for finding in &summary.findings {
         let _ = writeln!(text, "  - {}\n    {}", finding.text, finding.evidence);
+        for culprit in &finding.culprits {
+            let _ = writeln!(text, "    {}", culprit.line());
+        }
     }
     for remark in &summary.remarks {
         let _ = writeln!(text, "  ({remark})");
@@ -38,6 +42,7 @@ pub(super) fn details(window: &RecordingWindow) -> String {
     write_extension(&mut text, window, &whole);
     write_sweep(&mut text, &whole);
     write_waits(&mut text, &whole);
+    write_database_time(&mut text, window);
     write_traced_calls(&mut text, window);
     write_events(&mut text, window);
     write_losses(&mut text, window);
@@ -170,6 +175,26 @@ fn write_waits(text: &mut String, whole: &TimeBucket) {
         );
     }
     write_omitted(text, events.len(), ROWS_SHOWN, "events");
+}
+
+/// Writes the database time by statement, user and so on. A dimension with a single value says
+/// nothing and is omitted, except for statements.
+fn write_database_time(text: &mut String, window: &RecordingWindow) {
+    for (dimension, shares) in database_time_by(window) {
+        if shares.len() < 2 && dimension != TimeDimension::Statement || shares.is_empty() {
+            continue;
+        }
+        let _ =
+            writeln!(text, "\ndatabase time by {}, from one sample a second:", dimension.as_str());
+        for TimeShare { name, seconds, share, main_event } in &shares {
+            let name = name.as_deref().unwrap_or("(unknown)");
+            let _ = writeln!(
+                text,
+                "  {:>6} {seconds:>9.1} s  {name}  (most in {main_event})",
+                percent(*share, 1.0)
+            );
+        }
+    }
 }
 
 fn write_traced_calls(text: &mut String, window: &RecordingWindow) {

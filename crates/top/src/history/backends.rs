@@ -10,6 +10,10 @@ use super::{
     error::CorruptFrame,
     texts::{TextReader, TextWriter},
 };
+use crate::host::ProcessFigures;
+
+/// Figures of sessions' processes, by process id.
+type ProcessesByPid = HashMap<i32, ProcessFigures>;
 
 /// Maximum number of sessions in a frame: PostgreSQL's own limit, `MAX_BACKENDS`.
 const ROWS_MAX: usize = 0x3ffff;
@@ -37,7 +41,9 @@ const FLAGS: usize = 18;
 const BLOCKERS: usize = 19;
 const BLOCKED_SINCE: usize = 20;
 const CLIENT_PORT: usize = 21;
-const FIELDS: usize = 22;
+/// The first of the figures of the session's process.
+const PROCESS: usize = 22;
+const FIELDS: usize = PROCESS + ProcessFigures::FIELDS;
 
 /// Fields with timestamps of the server's clock that change during a session, as a bit mask.
 const TIMESTAMP_FIELDS: u64 =
@@ -62,7 +68,7 @@ impl BackendWriter {
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,
-        backends: &[BackendActivity],
+        (backends, processes): (&[BackendActivity], Option<&ProcessesByPid>),
         taken_us: i64,
         texts: &mut TextWriter,
         new_texts: &mut Vec<Arc<str>>,
@@ -72,7 +78,10 @@ impl BackendWriter {
         let mut expected = 0;
         out.write_count(backends.len());
         for (at, backend) in backends.iter().enumerate() {
-            let row = to_fields(backend, &mut |text| texts.number(text, new_texts));
+            let mut row = to_fields(backend, &mut |text| texts.number(text, new_texts));
+            if let Some(figures) = processes.and_then(|processes| processes.get(&backend.pid)) {
+                row[PROCESS..].copy_from_slice(&figures.fields());
+            }
             let row_index = self.row_indexes.get(&backend.key()).copied();
             delta::encode_row_index(out, row_index, &mut expected);
             let before = row_index.map_or([None; FIELDS], |row_index| self.rows[row_index]);
@@ -85,26 +94,30 @@ impl BackendWriter {
 }
 
 /// Decodes the output of [`BackendWriter::encode`]. `rows` are the sessions of the previous frame,
-/// and are replaced by those of this frame.
+/// and are replaced by those of this frame. Also returns the figures of their processes.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     rows: &mut Vec<BackendFields>,
     taken_us: i64,
     texts: &TextReader,
-) -> Result<Vec<BackendActivity>, CorruptFrame> {
+) -> Result<(Vec<BackendActivity>, ProcessesByPid), CorruptFrame> {
     let count = input.count_up_to(ROWS_MAX.min(input.remaining()))?;
     let mut now = Vec::with_capacity(count);
     let mut backends = Vec::with_capacity(count);
+    let mut processes = ProcessesByPid::new();
     let mut expected = 0;
     for _ in 0..count {
         let row_index = delta::decode_row_index(input, rows.len(), &mut expected)?;
         let mut row = row_index.map_or([None; FIELDS], |row_index| rows[row_index]);
         delta::decode(input, &mut row, TIMESTAMP_FIELDS, taken_us)?;
-        backends.push(from_fields(&row, texts)?);
+        let backend = from_fields(&row, texts)?;
+        let figures = row.last_chunk().and_then(ProcessFigures::from_fields);
+        processes.extend(figures.map(|figures| (backend.pid, figures)));
+        backends.push(backend);
         now.push(row);
     }
     *rows = now;
-    Ok(backends)
+    Ok((backends, processes))
 }
 
 fn to_fields(

@@ -121,7 +121,8 @@ impl FrameWriter {
         delta::encode(out, &host, &self.figures.host, 0, 0);
         self.figures = FrameFigures { now, host };
         let rows = &snapshot.activity.backends;
-        self.backends.encode(out, rows, taken_us, &mut self.texts, new_texts);
+        let sessions = (&**rows, snapshot.processes.as_ref());
+        self.backends.encode(out, sessions, taken_us, &mut self.texts, new_texts);
         self.rows += rows.len();
         let views: Vec<&RateView> = snapshot.view.iter().chain(&snapshot.background_view).collect();
         out.write_count(views.len());
@@ -197,7 +198,8 @@ impl FrameReader {
         let before = has_before.then(|| overview_from_fields(&self.figures.now));
         delta::decode(input, &mut self.figures.now, 0, 0)?;
         delta::decode(input, &mut self.figures.host, 0, 0)?;
-        let backends = backends::decode(input, &mut self.backends, taken_us, &self.texts)?;
+        let (backends, processes) =
+            backends::decode(input, &mut self.backends, taken_us, &self.texts)?;
         let mut views = Vec::new();
         for _ in 0..input.count_up_to(howdah_collect::VIEWS.len().max(64))? {
             views.extend(self.views.decode(input, &self.texts)?);
@@ -210,12 +212,14 @@ impl FrameReader {
             activity: Activity { taken_us, backends },
             overview: overview_from_fields(&self.figures.now),
             previous_overview: before,
+            minute_ago: None,
             view: None,
             view_error,
             pooled_clients: pooled.map(Arc::new),
             background_view: None,
             waits: Arc::new(WaitHistory::default()),
             host: HostFigures::from_fields(&self.figures.host),
+            processes: (!processes.is_empty()).then_some(processes),
             sampled_us: at_us,
             duration: cost,
         };
@@ -261,7 +265,7 @@ fn decode_server(
     Ok((Arc::new(identity), missing.into()))
 }
 
-const OVERVIEW_FIELDS: usize = 15;
+const OVERVIEW_FIELDS: usize = 18;
 
 fn overview_fields(overview: &Overview) -> [DeltaField; OVERVIEW_FIELDS] {
     [
@@ -280,6 +284,9 @@ fn overview_fields(overview: &Overview) -> [DeltaField; OVERVIEW_FIELDS] {
         overview.frozen_age,
         overview.followers_lag_bytes,
         overview.followers_lag_seconds.map(|seconds| seconds.to_bits().cast_signed()),
+        overview.checkpoints_requested,
+        overview.temp_file_bytes,
+        overview.temp_file_pid,
     ]
 }
 
@@ -301,6 +308,9 @@ fn overview_from_fields(fields: &[DeltaField; OVERVIEW_FIELDS]) -> Overview {
         frozen_age: fields[12],
         followers_lag_bytes: fields[13],
         followers_lag_seconds: fields[14].map(|bits| f64::from_bits(bits.cast_unsigned())),
+        checkpoints_requested: fields[15],
+        temp_file_bytes: fields[16],
+        temp_file_pid: fields[17],
         // Not recorded: only alerts use it, and recordings are not checked for alerts.
         followers_hidden: 0,
     }

@@ -1,6 +1,6 @@
 //! Tests that histories and recordings are restored, limited, and robust against damaged files.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
 
 use howdah_collect::{
     BackendActivity, BackendState, BackendType, BackendWait, Blocker, MissingPrivilege, Overview,
@@ -9,7 +9,12 @@ use howdah_collect::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ServerSnapshot, host::HostFigures, sampler::tests::snapshot, waits::WaitHistory};
+use crate::{
+    ServerSnapshot,
+    host::{HostFigures, ProcessFigures},
+    sampler::tests::snapshot,
+    waits::WaitHistory,
+};
 
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_700_000_000 * SECOND;
@@ -103,7 +108,14 @@ fn full_snapshot(
     let earlier = before.and_then(|before| before.view.as_ref()).map(|rate_view| &rate_view.sample);
     let mut waits = before.map_or_else(WaitHistory::default, |before| (*before.waits).clone());
     waits.add(at_us, &WaitCounts::new([WaitCount { wait: None, sessions: 3 }]));
+    let backends = busy_backends(rng, at_us, sessions);
+    let mut figures = |backend: &BackendActivity| {
+        let cpu_percent = Some(rng.below(100) as f64 / 4.0);
+        let memory_bytes = Some(rng.below(1 << 20));
+        (backend.pid, ProcessFigures { cpu_percent, memory_bytes, ..ProcessFigures::default() })
+    };
     ServerSnapshot {
+        processes: Some(backends.iter().step_by(2).map(&mut figures).collect()),
         missing: Arc::new([MissingPrivilege {
             what: "sizes".into(),
             remedy: "GRANT x TO y".to_owned(),
@@ -116,7 +128,7 @@ fn full_snapshot(
         host: Some(HostFigures { cpu_percent: Some(12.5), ..HostFigures::default() }),
         sampled_us: at_us,
         waits: Arc::new(waits),
-        ..snapshot(at_us, busy_backends(rng, at_us, sessions))
+        ..snapshot(at_us, backends)
     }
 }
 
@@ -144,10 +156,14 @@ fn kept_fields(snapshot: &ServerSnapshot) -> String {
         previous_overview: before,
         view,
         host,
+        processes,
         ..
     } = snapshot;
+    let processes: Option<BTreeMap<_, _>> = processes.as_ref().map(|them| them.iter().collect());
     let view = view.as_ref().map(|view| (&view.rows, &view.sample.rows, view.seconds));
-    format!("{identity:?} {missing:?} {activity:?} {overview:?} {before:?} {view:?} {host:?}")
+    format!(
+        "{identity:?} {missing:?} {activity:?} {overview:?} {before:?} {view:?} {host:?} {processes:?}"
+    )
 }
 
 fn expect_snapshot(look: &PastState) -> &ServerSnapshot {

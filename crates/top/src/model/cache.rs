@@ -1,12 +1,33 @@
-//! Caches the last table. A held key or the mouse wheel redraws the table many times between two
-//! samples, and building it for ten thousand sessions takes noticeable time.
+//! Caches the last table and the troubles. A held key or the mouse wheel redraws the screen many
+//! times between two samples, and building the table for ten thousand sessions takes noticeable
+//! time.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use crate::{
     ScreenTable, ServerSnapshot,
     table::{ScreenKind, TableOptions},
+    troubles::{Trouble, troubles},
 };
+
+/// The troubles of the last snapshot that was looked at.
+#[derive(Debug, Default)]
+pub(super) struct TroubleCache(RefCell<Option<CachedTroubles>>);
+
+type CachedTroubles = (Arc<ServerSnapshot>, Rc<[Trouble]>);
+
+impl TroubleCache {
+    /// Returns the troubles of a snapshot.
+    pub(super) fn troubles(&self, snapshot: &Arc<ServerSnapshot>) -> Rc<[Trouble]> {
+        let mut cached = self.0.borrow_mut();
+        let is_of_this = |known: &CachedTroubles| Arc::ptr_eq(&known.0, snapshot);
+        let (_, found) = cached
+            .take_if(|known| is_of_this(known))
+            .unwrap_or_else(|| (Arc::clone(snapshot), troubles(snapshot).into()));
+        *cached = Some((Arc::clone(snapshot), Rc::clone(&found)));
+        found
+    }
+}
 
 /// The last table that was built, and the data that it was built from.
 #[derive(Debug, Default)]

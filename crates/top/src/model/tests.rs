@@ -404,6 +404,7 @@ fn resorted_cache_equals_fresh_table() {
             order: model.order,
             is_ascending: model.is_ascending,
             slow_seconds: model.settings.slow.map(|slow| slow.as_secs_f64()),
+            time: model.time,
         };
         let new_texts =
             ScreenTable::new(model.screen, model.snapshot().unwrap(), &options).unwrap();

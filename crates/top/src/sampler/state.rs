@@ -1,6 +1,10 @@
 //! Reads samples over one connection. Rates are relative to the previous sample.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
 
 use howdah_collect::{
     CollectError, MissingPrivilege, MonitorConnection, Overview, RateView, ServerInfo, StatsView,
@@ -16,7 +20,8 @@ pub(super) struct SamplerState {
     pub(super) server: MonitorConnection,
     identity: Arc<ServerInfo>,
     missing: Arc<[MissingPrivilege]>,
-    overview: Option<Overview>,
+    /// Overviews of the last minute, oldest first.
+    overviews: VecDeque<Overview>,
     /// The last sample of each view, by name.
     samples: HashMap<&'static str, ViewSample>,
     host: Option<HostMonitor>,
@@ -30,12 +35,12 @@ impl SamplerState {
         let identity = Arc::new(server.info().clone());
         let missing = server.privileges().missing(identity.version).into();
         let host = HostMonitor::local(identity.backend);
-        let (overview, readings) = (None, HashMap::new());
+        let (overviews, readings) = (VecDeque::new(), HashMap::new());
         Ok(Self {
             server,
             identity,
             missing,
-            overview,
+            overviews,
             samples: readings,
             host,
             next_view_index: 0,
@@ -58,7 +63,15 @@ impl SamplerState {
             Err(error) => (None, Some(with_causes(&error))),
         };
         let also = if request.all_views { self.sample_next_view(request.view)? } else { None };
-        let before = self.overview.replace(overview.clone());
+        let before = self.overviews.back().cloned();
+        let minute_us = overview.taken_us - 60_000_000;
+        while self.overviews.front().is_some_and(|first| first.taken_us < minute_us) {
+            self.overviews.pop_front();
+        }
+        let minute_ago = self.overviews.front().cloned();
+        self.overviews.push_back(overview.clone());
+        let pids = activity.backends.iter().map(|backend| backend.pid);
+        let processes = self.host.as_mut().map(|host| host.read_processes(pids));
         Ok(ServerSnapshot {
             server: Arc::clone(&self.identity),
             missing: Arc::clone(&self.missing),
@@ -66,6 +79,7 @@ impl SamplerState {
             activity,
             overview,
             previous_overview: before,
+            minute_ago,
             view,
             view_error,
             pooled_clients: None,
@@ -73,6 +87,7 @@ impl SamplerState {
             // Set by the sampler thread, which outlives this connection.
             waits: Arc::default(),
             host: self.host.as_mut().map(HostMonitor::read),
+            processes,
             sampled_us: 0,
             duration: started.elapsed(),
         })

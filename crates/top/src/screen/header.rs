@@ -9,16 +9,22 @@ use super::Theme;
 use crate::{
     Model, ServerHealth, ServerSnapshot,
     host::HostFigures,
+    troubles::Trouble,
     units::{format_cell, format_duration},
 };
 
-/// Returns one line per server if there are several, then the figures of the displayed server, and
-/// lines for the displayed time, outdated figures, alerts and missing privileges if they apply.
+/// Maximum number of lines with troubles.
+const TROUBLES_MAX: usize = 3;
+
+/// Returns one line per server if there are several, then the troubles and the figures of the
+/// displayed server, and lines for the displayed time, outdated figures, alerts and missing
+/// privileges if they apply.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
         lines.extend(server_lines(model, theme));
     }
+    lines.extend(trouble_lines(model, theme, width));
     match model.snapshot() {
         Some(snapshot) => lines.extend(figures(snapshot, theme, width)),
         None => lines.push(Line::raw("not sampled yet")),
@@ -33,6 +39,28 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
         lines.push(Line::styled("this role lacks privileges: press g", theme.bad));
     }
     lines
+}
+
+/// Returns one line for each of the first [`TROUBLES_MAX`] troubles.
+fn trouble_lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
+    let troubles = model.troubles();
+    let more = troubles.len().saturating_sub(TROUBLES_MAX);
+    let line = |(at, trouble): (usize, &Trouble)| {
+        let others = if at + 1 == TROUBLES_MAX && more > 0 {
+            format!(" (and {more} more)")
+        } else {
+            String::new()
+        };
+        let room = usize::from(width).saturating_sub(others.len());
+        Line::styled(truncated(&format!("▲ {}", trouble.text), room) + &others, theme.bad)
+    };
+    troubles.iter().take(TROUBLES_MAX).enumerate().map(line).collect()
+}
+
+/// Returns the beginning of a text that takes at most `width` terminal columns, with an ellipsis if
+/// it is cut.
+fn truncated(text: &str, width: usize) -> String {
+    super::rows::fitted(text, u16::try_from(width).unwrap_or(u16::MAX), false).trim_end().to_owned()
 }
 
 /// Returns one line per server, with its health.

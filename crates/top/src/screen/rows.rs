@@ -205,7 +205,7 @@ fn is_right_aligned(head: &TableColumn) -> bool {
 }
 
 /// Pads or truncates `text` to exactly `width` terminal columns. A character may take two.
-fn fitted(text: &str, width: u16, is_right: bool) -> String {
+pub(super) fn fitted(text: &str, width: u16, is_right: bool) -> String {
     let width = usize::from(width);
     let taken = Span::raw(text).width();
     if taken <= width {

@@ -6,8 +6,10 @@ use howdah_collect::{
     BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, SqlText, ViewCell,
 };
 
-use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, clients};
-use crate::ServerSnapshot;
+use super::{
+    RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, TimeMeasure, clients,
+};
+use crate::{ServerSnapshot, host::ProcessFigures};
 
 /// The column with the pooler's client of a session.
 pub(super) const POOLED: TableColumn = TableColumn::new(
@@ -20,8 +22,39 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 .ranked(4)
 .shrinking();
 
+/// Index of the time column in [`COLUMNS`].
+const TIME_COLUMN: usize = 3;
+
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
+
+/// Columns with figures of a session's process, if the server runs on this host. Rates are since
+/// the previous sample.
+const PROCESS_COLUMNS: [TableColumn; 4] = [
+    TableColumn::new(
+        "cpu",
+        "CPU",
+        ColumnUnit::Percent,
+        6,
+        "processor time of its process, in percent of one processor",
+    )
+    .ranked(4),
+    TableColumn::new("read", "Read/s", ColumnUnit::Bytes, 7, "bytes that it reads from disks")
+        .ranked(6),
+    TableColumn::new("write", "Write/s", ColumnUnit::Bytes, 8, "bytes that it writes to disks")
+        .ranked(6),
+    TableColumn::new(
+        "memory",
+        "Memory",
+        ColumnUnit::Bytes,
+        7,
+        "memory that its process does not share with others",
+    )
+    .ranked(7),
+];
+
+/// Index at which [`PROCESS_COLUMNS`] are inserted into [`COLUMNS`]: after the wait event.
+const PROCESS_COLUMN: usize = 6;
 
 /// Columns of the activity screen.
 const COLUMNS: [TableColumn; 15] = [
@@ -30,15 +63,15 @@ const COLUMNS: [TableColumn; 15] = [
         ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the process").ranked(0)
     },
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database")
-        .ranked(6)
+        .ranked(9)
         .shrinking(),
     TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(5).shrinking(),
     TableColumn::new(
         "time",
         "Time",
         ColumnUnit::Seconds,
-        7,
-        "how long it has run its statement, or idled",
+        8,
+        "how long it has run its statement, or idled; or its transaction has lasted, or the session",
     )
     .ranked(1),
     TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(2),
@@ -117,6 +150,10 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
     // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
     let mut columns = COLUMNS.to_vec();
+    columns[TIME_COLUMN].title = options.time.title();
+    if snapshot.processes.is_some() {
+        columns.splice(PROCESS_COLUMN..PROCESS_COLUMN, PROCESS_COLUMNS);
+    }
     if snapshot.pooled_clients.is_some() {
         columns.insert(POOLED_COLUMN, POOLED);
     }
@@ -194,7 +231,7 @@ fn row<'a>(
         i64::from(backend.pid).into(),
         word(&backend.database),
         readable(word(&backend.user)),
-        readable(backend.duration(now_us).into()),
+        readable(time(backend, options.time, now_us).into()),
         readable(backend.state.map(|state| shared_cells.state(state)).into()),
         readable(backend.wait.as_ref().map(|wait| shared_cells.wait(wait)).into()),
         word(&backend.application),
@@ -210,6 +247,9 @@ fn row<'a>(
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(ViewCell::Null),
         readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
     ];
+    if let Some(processes) = &snapshot.processes {
+        cells.splice(PROCESS_COLUMN..PROCESS_COLUMN, process_cells(processes.get(&backend.pid)));
+    }
     if let Some(pooled) = &snapshot.pooled_clients {
         cells.insert(POOLED_COLUMN, clients::client_cell(pooled, backend));
     }
@@ -220,6 +260,29 @@ fn row<'a>(
         depth,
         backend: Some(at),
     }
+}
+
+/// Returns what the time column measures, in seconds.
+fn time(backend: &BackendActivity, measure: TimeMeasure, now_us: i64) -> Option<f64> {
+    match measure {
+        TimeMeasure::Statement => backend.duration(now_us),
+        TimeMeasure::Transaction => backend.transaction_age(now_us),
+        #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
+        TimeMeasure::Session => {
+            (backend.started_us > 0).then(|| (now_us - backend.started_us).max(0) as f64 / 1e6)
+        }
+    }
+}
+
+/// Returns the cells of [`PROCESS_COLUMNS`].
+fn process_cells(figures: Option<&ProcessFigures>) -> [ViewCell; PROCESS_COLUMNS.len()] {
+    let Some(figures) = figures else { return [const { ViewCell::Null }; PROCESS_COLUMNS.len()] };
+    [
+        figures.cpu_percent.into(),
+        figures.read_bytes.into(),
+        figures.write_bytes.into(),
+        figures.memory_bytes.into(),
+    ]
 }
 
 /// Returns the process id of a blocker, or `prepared` for a prepared transaction.

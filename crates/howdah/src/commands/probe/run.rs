@@ -20,10 +20,11 @@ use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutc
 /// Record a server continuously to a file of limited size.
 ///
 /// Cheap data is recorded every second: checkpoints, extension locks, the clock sweep, and waits
-/// sampled 100 times per second. When a trigger fires, exact probes of io, wal and locks are
-/// attached for ten seconds, and the half minutes before and after are protected from being
-/// overwritten. If the server stops, the recorder waits for it. `howdah probe report FILE` shows
-/// the result.
+/// sampled 100 times per second; with a URI, also the sessions that are not idle, their statements
+/// without literal values, their blockers, and the server's counters. When a trigger fires, exact
+/// probes of io, wal and locks are attached for ten seconds, and the half minutes before and after
+/// are protected from being overwritten. If the server stops, the recorder waits for it. `howdah
+/// probe report FILE` shows the result.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -41,13 +42,19 @@ pub(super) struct Args {
     /// Exit after this time, in seconds or as in 30m [default: run until Ctrl-C or SIGTERM]
     #[arg(long, value_name = "TIME", value_parser = crate::values::time)]
     duration: Option<Duration>,
-    /// Threshold for attaching exact probes: extend-p99=100ms, sweep=50, checkpoint-sync=10s, or
+    /// Threshold for attaching exact probes: extend-p99=100ms, sweep=50, checkpoint-sync=10s,
+    /// locks=20, commits-stopped=5s, standby-lag=60s, wal-sync=N, active=N, pressure=P%, or
     /// NAME=off; repeatable
     ///
-    /// The values shown are the defaults. extend-p99: the 99th percentile of at least ten waits for
-    /// extension locks in a second. sweep: buffers examined per allocated buffer, over a second
-    /// with at least 100 allocations. checkpoint-sync: how long a checkpoint has been syncing
-    /// files.
+    /// The values shown are the defaults; the last three are off. extend-p99: the 99th percentile
+    /// of at least ten waits for extension locks in a second. sweep: buffers examined per allocated
+    /// buffer, over a second with at least 100 allocations. checkpoint-sync: how long a checkpoint
+    /// has been syncing files. locks, wal-sync, active: the average number of sessions over a
+    /// second that wait for heavyweight locks, wait for the WAL to be written or synced, or execute
+    /// statements; 4x means four times the number of CPUs. commits-stopped: how long no transaction
+    /// has committed although sessions wait. standby-lag: the replay lag of the slowest standby;
+    /// both need a URI. pressure: the share of the last ten seconds in which processes waited for
+    /// CPU, I/O or memory (/proc/pressure, where the kernel has it).
     #[arg(long, value_name = "NAME=VALUE")]
     trigger: Vec<TriggerSetting>,
     /// Disable all triggers
@@ -79,9 +86,10 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let LocalServer { server, session } = args.target.find()?;
     let options = args.options();
+    let target = session.as_ref().map(|(target, _)| target.clone());
     // Before the first line of output, whose reader may send a signal.
     let stop = ctx.interrupted();
-    let opened = FlightRecorder::start(&server, &args.output, options, Instant::now());
+    let opened = FlightRecorder::start(&server, &args.output, options, target, Instant::now());
     let mut recorder = match opened {
         Err(error @ RecorderStartError::Server(_)) => Err(error)
             .context("cannot record")

@@ -1,17 +1,21 @@
 //! Findings that need no checkpoint to compare with: events that dominate database time, surges of
-//! one event, and stalls in which sessions wait and none runs.
+//! one event, and stalls in which sessions wait and none runs, or none commits.
 //!
-//! All three use the samples of client sessions and their parallel workers only, second by second.
+//! All use the samples of client sessions and their parallel workers only, second by second.
 
 use std::collections::BTreeMap;
 
 use super::{
-    CHECKPOINT_REQUEST_WAITS, RecordingFinding, RecordingSummary, SAMPLES_MIN, is_in_checkpoint,
+    CHECKPOINT_REQUEST_WAITS, RECORDING_MIN, RecordingFinding, RecordingSummary, SAMPLES_MIN,
+    is_in_checkpoint,
+    load::{self, RunawayQuery},
+    second_span,
 };
 use crate::{
     analysis::{
+        culprits::{self, Culprit, CulpritRole},
         units::{self, factor},
-        window::RecordingWindow,
+        window::{RecordingWindow, TimeSpan},
     },
     recorder::RecordedSecond,
     waits::TimeCategory,
@@ -33,8 +37,16 @@ const SURGE_FACTOR: f64 = 3.0;
 /// Minimum number of consecutive seconds of a surge or stall; a single one may be a sampling
 /// artefact.
 const SECONDS_MIN: usize = 2;
-/// Minimum length of a recording, in seconds; a shorter one does not show what is usual.
-const RECORDING_MIN: usize = 10;
+/// Share of database time from which an event is mentioned although it does not stand out.
+const MAIN_SHARE: f64 = 0.5;
+/// Quantile of the commits per second that counts as usual: stalls may fill half of a recording.
+const USUAL_COMMITS: f64 = 0.75;
+/// Minimum usual number of commits per second.
+const COMMITS_MIN: f64 = 5.0;
+/// Share of the usual commits, or their number per second, up to which commits have stopped:
+/// monitors and background workers commit, too.
+const STOPPED_SHARE: f64 = 0.05;
+const STOPPED_RATE: f64 = 1.5;
 
 /// Average number of sessions per event in one second.
 type SessionsByEvent<'a> = BTreeMap<&'a str, f64>;
@@ -50,11 +62,42 @@ struct SecondsRun {
     cost_s: f64,
 }
 
-pub(super) fn find_all(summary: &mut RecordingSummary, window: &RecordingWindow) {
+impl SecondsRun {
+    fn end(self) -> usize {
+        self.first + self.len
+    }
+
+    /// Whether another run lies within this one, up to a second at each end: a stall begins and
+    /// ends within a second.
+    fn covers(self, other: Self) -> bool {
+        self.first <= other.first + 1 && other.end() <= self.end() + 1
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+
+    fn span(self, window: &RecordingWindow) -> TimeSpan {
+        let (first, last) = (&window.seconds[self.first], &window.seconds[self.end() - 1]);
+        TimeSpan { from_us: first.at_us, to_us: second_span(last).to_us }
+    }
+}
+
+/// Adds the findings. Returns a description of the event with more than half of database time, if
+/// there is one.
+pub(super) fn find_all(summary: &mut RecordingSummary, window: &RecordingWindow) -> Option<String> {
     let seconds: Vec<SessionsByEvent<'_>> = window.seconds.iter().map(sessions_by_event).collect();
-    let stall = find_stall(summary, window, &seconds);
-    find_surges(summary, window, &seconds, stall);
-    find_dominant(summary, window, &seconds);
+    let stopped = find_commit_stop(summary, window, &seconds);
+    let stall = find_stall(summary, window, &seconds, stopped);
+    let runaways = load::find_runaways(summary, window);
+    let stalls: Vec<_> = stopped.into_iter().chain(stall).collect();
+    find_surges(summary, window, &seconds, &stalls, &runaways);
+    load::find_blockers(summary, window);
+    load::find_storm(summary, window);
+    load::find_temp_files(summary, window);
+    load::find_standby_lag(summary, window);
+    load::find_checkpoint_storm(summary, window);
+    find_dominant(summary, window, &seconds, &runaways)
 }
 
 fn sessions_by_event(second: &RecordedSecond) -> SessionsByEvent<'_> {
@@ -72,11 +115,6 @@ fn is_wait(event: &str) -> bool {
 
 fn waiting(second: &SessionsByEvent<'_>) -> f64 {
     second.iter().filter(|(event, _)| is_wait(event)).map(|(_, sessions)| sessions).sum()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Finds the most expensive run of at least [`SECONDS_MIN`] seconds whose values are at least
@@ -106,16 +144,103 @@ fn worst_run(
     worst
 }
 
-/// Finds the most expensive run of seconds in which sessions wait and none was sampled on a
-/// processor.
-fn find_stall(
+/// Finds the most expensive run of seconds in which sessions wait and hardly any transaction
+/// commits.
+fn find_commit_stop(
     summary: &mut RecordingSummary,
     window: &RecordingWindow,
     seconds: &[SessionsByEvent<'_>],
 ) -> Option<SecondsRun> {
+    let rates = load::commit_rates(window);
+    let known = rates.iter().flatten().copied();
+    if known.clone().count() < RECORDING_MIN {
+        return None;
+    }
+    let usual = load::quantile(known, USUAL_COMMITS);
+    if usual < COMMITS_MIN {
+        return None;
+    }
+    let waits: Vec<f64> = seconds.iter().map(waiting).collect();
+    let usual_waits = load::median(waits.iter().copied());
+    let least = STOPPED_RATE.max(STOPPED_SHARE * usual);
+    let has_stopped = |rate: &Option<f64>| rate.is_some_and(|rate| rate <= least);
+    let stopped: Vec<f64> = rates
+        .iter()
+        .zip(&waits)
+        .map(|(rate, waiting)| if has_stopped(rate) { *waiting } else { 0.0 })
+        .collect();
+    let run = worst_run(window, &stopped, SESSIONS_MIN, usual_waits.min(SESSIONS_MIN))?;
+    let finding = stall_finding(window, seconds, run, |sessions, waited_for| {
+        format!("commits stopped for {} s: {sessions} waited{waited_for}", run.len)
+    })?;
+    summary.findings.push(RecordingFinding {
+        evidence: format!("{}; {usual:.0} commits a second usually", finding.evidence),
+        ..finding
+    });
+    Some(run)
+}
+
+/// Describes a stall: the sessions that waited, and what for.
+fn stall_finding(
+    window: &RecordingWindow,
+    seconds: &[SessionsByEvent<'_>],
+    run: SecondsRun,
+    text: impl Fn(&str, &str) -> String,
+) -> Option<RecordingFinding> {
+    let mut events = SessionsByEvent::new();
+    for second in &seconds[run.first..run.end()] {
+        for (event, sessions) in second.iter().filter(|(event, _)| is_wait(event)) {
+            *events.entry(event).or_default() += sessions;
+        }
+    }
+    let (event, _) = events.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
+    let span = run.span(window);
+    let lock = event.starts_with("Lock:");
+    let culprits = culprits::of_event(window, &[span], (!lock).then_some(event));
+    let usual = load::median(seconds.iter().map(waiting));
+    let mut evidence = format!(
+        "from {} on; {usual:.1} sessions wait in the median second",
+        units::time_of_day(span.from_us)
+    );
+    let text = match blocker(&culprits) {
+        Some(blocker) => {
+            evidence = format!("most of them for {event}, {evidence}");
+            text(&count_of_sessions(blocker.sessions), &format!(" for {}", blocker.lock_phrase()))
+        }
+        None => {
+            if event == SYNC_REP {
+                evidence
+                    .extend(load::standby_evidence(window, span).map(|text| format!("; {text}")));
+            }
+            text(&format!("up to {:.1} sessions", run.peak), &format!(", most of them for {event}"))
+        }
+    };
+    Some(RecordingFinding { text, evidence, cost_s: run.cost_s, span: Some(span), culprits })
+}
+
+/// The event of sessions that wait for a synchronous standby.
+const SYNC_REP: &str = "IPC:SyncRep";
+
+/// Returns the main culprit if it is a blocker.
+fn blocker(culprits: &[Culprit]) -> Option<&Culprit> {
+    culprits.first().filter(|culprit| culprit.role == CulpritRole::Blocker)
+}
+
+fn count_of_sessions(count: usize) -> String {
+    if count == 1 { "1 session".to_owned() } else { format!("{count} sessions") }
+}
+
+/// Finds the most expensive run of seconds in which sessions wait and none was sampled on a
+/// processor, unless it overlaps the seconds in which commits stopped.
+fn find_stall(
+    summary: &mut RecordingSummary,
+    window: &RecordingWindow,
+    seconds: &[SessionsByEvent<'_>],
+    stopped: Option<SecondsRun>,
+) -> Option<SecondsRun> {
     let runs_ever = seconds.iter().any(|second| second.contains_key(RUNNING));
     let waits: Vec<f64> = seconds.iter().map(waiting).collect();
-    let usual = median(waits.clone());
+    let usual = load::median(waits.iter().copied());
     let stalled: Vec<f64> = seconds
         .iter()
         .zip(&waits)
@@ -124,34 +249,24 @@ fn find_stall(
     // If no session was ever sampled running, stalls cannot be distinguished from other seconds.
     let run = worst_run(window, &stalled, SESSIONS_MIN, usual.min(SESSIONS_MIN))
         .filter(|_| runs_ever && seconds.len() >= RECORDING_MIN)?;
-    let mut events = SessionsByEvent::new();
-    for second in &seconds[run.first..run.first + run.len] {
-        for (event, sessions) in second.iter().filter(|(event, _)| is_wait(event)) {
-            *events.entry(event).or_default() += sessions;
-        }
+    if stopped.is_some_and(|stopped| stopped.overlaps(run)) {
+        return None;
     }
-    let (event, _) = events.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
-    summary.findings.push(RecordingFinding {
-        text: format!(
-            "no session ran for {} s while up to {:.1} waited, most of them for {event}",
-            run.len, run.peak
-        ),
-        evidence: format!(
-            "from {} on; {usual:.1} sessions wait in the median second",
-            units::time_of_day(window.seconds[run.first].at_us)
-        ),
-        cost_s: run.cost_s,
-    });
+    let finding = stall_finding(window, seconds, run, |sessions, waited_for| {
+        format!("no session ran for {} s while {sessions} waited{waited_for}", run.len)
+    })?;
+    summary.findings.push(finding);
     Some(run)
 }
 
 /// Finds, for each event, the most expensive run of seconds with many more sessions than in the
-/// event's median second, unless it lies within `stall`.
+/// event's median second, unless it lies within a stall, or is that of a runaway query.
 fn find_surges(
     summary: &mut RecordingSummary,
     window: &RecordingWindow,
     seconds: &[SessionsByEvent<'_>],
-    stall: Option<SecondsRun>,
+    stalls: &[SecondsRun],
+    runaways: &[RunawayQuery],
 ) {
     if seconds.len() < RECORDING_MIN {
         return;
@@ -164,16 +279,16 @@ fn find_surges(
         }
         let values: Vec<f64> =
             seconds.iter().map(|second| second.get(event).copied().unwrap_or_default()).collect();
-        let usual = median(values.clone());
+        let usual = load::median(values.iter().copied());
         let least = (SURGE_FACTOR * usual).max(SESSIONS_MIN);
         let Some(run) = worst_run(window, &values, least, usual) else { continue };
-        let in_stall = stall.is_some_and(|stall| {
-            stall.first <= run.first && run.first + run.len <= stall.first + stall.len
-        });
-        if in_stall {
+        let span = run.span(window);
+        if stalls.iter().any(|stall| stall.covers(run))
+            || runaways.iter().any(|query| query.explains(window, event, span))
+        {
             continue;
         }
-        let covered = &window.seconds[run.first..run.first + run.len];
+        let covered = &window.seconds[run.first..run.end()];
         let during = if covered.iter().all(|second| is_in_checkpoint(window, second)) {
             " during a checkpoint"
         } else {
@@ -184,26 +299,39 @@ fn find_surges(
         } else {
             "appears".to_owned()
         };
+        let culprits = culprits::of_event(window, &[span], Some(event));
+        let what = match blocker(&culprits) {
+            Some(blocker) => blocker.lock_phrase(),
+            None => "it".to_owned(),
+        };
+        let mut evidence = format!(
+            "from {} on; {usual:.2} sessions in the median second",
+            units::time_of_day(span.from_us)
+        );
+        if event == SYNC_REP {
+            evidence.extend(load::standby_evidence(window, span).map(|text| format!("; {text}")));
+        }
         summary.findings.push(RecordingFinding {
             text: format!(
-                "{event} {rise} for {} s{during}: up to {:.1} sessions wait for it",
+                "{event} {rise} for {} s{during}: up to {:.1} sessions wait for {what}",
                 run.len, run.peak
             ),
-            evidence: format!(
-                "from {} on; {usual:.2} sessions in the median second",
-                units::time_of_day(window.seconds[run.first].at_us)
-            ),
+            evidence,
             cost_s: run.cost_s,
+            span: Some(span),
+            culprits,
         });
     }
 }
 
-/// Finds events with a large share of all database time.
+/// Finds events with a large share of all database time, except those of a runaway query. Returns a
+/// description of one that has more than half, however little that is.
 fn find_dominant(
     summary: &mut RecordingSummary,
     window: &RecordingWindow,
     seconds: &[SessionsByEvent<'_>],
-) {
+    runaways: &[RunawayQuery],
+) -> Option<String> {
     let has_extension_finding = summary.mentions("extend relations");
     let (mut total_s, mut lasted_s) = (0.0, 0.0);
     let mut times: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
@@ -217,17 +345,27 @@ fn find_dominant(
             total_s += sessions * elapsed_s;
         }
     }
+    let mut main_event = None;
+    let span = window.span();
     for (event, (time_s, samples)) in times {
         let (share, sessions) = (time_s / total_s, time_s / f64::max(lasted_s, 1e-9));
+        if is_wait(event) && share > MAIN_SHARE {
+            main_event = Some(format!(
+                "{:.0} % of database time, {sessions:.2} sessions on average, is waits for {event}",
+                share * 100.0
+            ));
+        }
         if !is_wait(event)
             || samples < SAMPLES_MIN
             || share < DOMINANT_SHARE
             || sessions < DOMINANT_SESSIONS_MIN
             || summary.mentions(event)
             || event == "Lock:extend" && has_extension_finding
+            || runaways.iter().any(|query| query.explains(window, event, span))
         {
             continue;
         }
+        let culprits = culprits::of_event(window, &[span], Some(event));
         let evidence = format!(
             "{sessions:.1} sessions on average in {lasted_s:.0} s; sampled {samples} times"
         );
@@ -236,8 +374,11 @@ fn find_dominant(
             evidence,
             // This is the normal state rather than an excess over it, so changes are listed first.
             cost_s: 0.0,
+            span: None,
+            culprits,
         });
     }
+    main_event
 }
 
 fn events<'a>(seconds: &[SessionsByEvent<'a>]) -> Vec<&'a str> {

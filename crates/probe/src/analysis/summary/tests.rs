@@ -233,7 +233,7 @@ fn lock_stall_outside_of_checkpoints_makes_the_headline() {
     let summary = summarize_recording(&minute_with(usual, 9, &blocked));
     assert_eq!(
         summary.headline,
-        "No session ran for 9 s while up to 7.0 waited, most of them for Lock:relation"
+        "No session ran for 9 s while up to 7.0 sessions waited, most of them for Lock:relation"
     );
     assert!(summary.findings[0].evidence.contains("0.4 sessions wait in the median second"));
     let about_the_lock = |finding: &&RecordingFinding| finding.text.contains("Lock:relation");
@@ -260,7 +260,11 @@ fn constant_event_dominating_database_time_stands_out() {
 #[test]
 fn idle_server_and_short_blips_do_not_stand_out() {
     let idle = |index| second(index, &[], &[("IO:DataFileRead", 2)]);
-    assert_eq!(summarize_recording(&minute(idle, idle)).headline, "Nothing stands out");
+    assert_eq!(
+        summarize_recording(&minute(idle, idle)).headline,
+        "Nothing stands out; 100 % of database time, 0.02 sessions on average, is waits for \
+         IO:DataFileRead"
+    );
     let usual = |index| second(index, &[], &[("CPU*", 300)]);
     let blip = |index| match index {
         35 => second(index, &[], &[("CPU*", 300), ("IO:DataFileRead", 300)]),

@@ -1,0 +1,490 @@
+//! Reads sessions and counters over SQL, once a second, in a separate thread: a stalled server may
+//! not respond, which must not delay sampling.
+//!
+//! Cost to the server: one statement of about a millisecond per second if all sessions idle. If
+//! some do not, a second one lists them. Three more run only with a reason: locks while a session
+//! waits for one, prepared transactions while one of them blocks a session, temporary files while
+//! a statement has run for a second. Blockers are requested only for sessions that wait for a lock.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_collect::{
+    Activity, BackendActivity, BackendState, BackendType, Blocker, CollectError, MissingPrivilege,
+    MonitorConnection, PreparedTransaction, ServerVitals, WaitedLock,
+};
+use howdah_connect::ConnectTarget;
+
+use super::session_records::{
+    BLOCKERS_MAX, RecordedCounters, RecordedSession, RecordedSessions, SESSIONS_MAX, SessionGroup,
+    StatementText,
+};
+
+/// Reads a server's sessions until it is dropped.
+#[derive(Debug)]
+pub(super) struct SessionMonitor {
+    reports: Receiver<SessionReport>,
+    /// Dropped to end the thread, which may be waiting for the server and is not joined.
+    _stop: Sender<()>,
+}
+
+/// A message from the thread.
+#[derive(Debug)]
+pub(super) enum SessionReport {
+    /// The process id of the thread's own session, in the server's namespace.
+    Connected(u32),
+    /// A sample, taken about every second.
+    Sample(Box<SessionSample>),
+    /// Sessions can no longer be read, or can be again.
+    Note(String),
+}
+
+/// One sample of the server. The times of its records are not set.
+#[derive(Debug)]
+pub(super) struct SessionSample {
+    /// Time at which the sample was requested.
+    pub(super) at: Instant,
+    pub(super) counters: RecordedCounters,
+    /// `None` if there is nothing to record.
+    pub(super) sessions: Option<RecordedSessions>,
+    /// The texts of the statements in `sessions`.
+    pub(super) statements: Vec<Arc<StatementText>>,
+}
+
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time from a failed connection to the next attempt.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum number of queued reports; further ones are dropped, and the next one covers their time.
+const QUEUE_DEPTH: usize = 64;
+/// Maximum number of statements whose texts are retained. Their keys are as long as the server's
+/// `track_activity_query_size`.
+const STATEMENTS_MAX: usize = 2000;
+/// Maximum length of the part of a statement that is normalized, in bytes.
+const STATEMENT_INPUT_MAX: usize = 8 << 10;
+/// Run time from which a statement may have temporary files of interest.
+const LONG_STATEMENT_US: i64 = 1_000_000;
+/// Change in the number of sessions from which groups of sessions are recorded.
+const CLIENTS_CHANGE_MIN: u64 = 10;
+/// Maximum number of recorded groups of sessions.
+const GROUPS_MAX: usize = 8;
+/// Maximum number of the thread's own commits that the server may have yet to count.
+const UNCOUNTED_MAX: u64 = 20;
+/// Longest time that the rows of a sample stand for, however long ago the previous one was taken.
+const ROW_TIME_MAX: Duration = Duration::from_secs(5);
+
+impl SessionMonitor {
+    /// Starts the thread, which connects to `target`.
+    pub(super) fn start(target: ConnectTarget) -> io::Result<Self> {
+        let (sender, reports) = sync_channel(QUEUE_DEPTH);
+        let (stop, stopped) = mpsc::channel();
+        thread::Builder::new().name("recorder-sessions".to_owned()).spawn(move || {
+            SessionReader::new(target).run(&sender, &stopped);
+        })?;
+        Ok(Self { reports, _stop: stop })
+    }
+
+    /// Returns the reports since the last call.
+    pub(super) fn reports(&self) -> impl Iterator<Item = SessionReport> {
+        self.reports.try_iter()
+    }
+}
+
+/// The state of the thread.
+struct SessionReader {
+    target: ConnectTarget,
+    server: Option<MonitorConnection>,
+    statements: HashMap<Arc<str>, Arc<StatementText>>,
+    baseline: Option<CounterBaseline>,
+    /// Number of clients when groups were last recorded.
+    grouped_clients: u64,
+    may_list_temp_files: bool,
+}
+
+/// The previous sample of the counters.
+struct CounterBaseline {
+    at: Instant,
+    vitals: ServerVitals,
+    /// Commits of the thread itself that are to be subtracted: each of its statements is a
+    /// transaction. The server counts them up to a second late, so those that it had not counted
+    /// yet are carried over.
+    own_commits: u64,
+}
+
+impl SessionReader {
+    fn new(target: ConnectTarget) -> Self {
+        Self {
+            target,
+            server: None,
+            statements: HashMap::new(),
+            baseline: None,
+            grouped_clients: 0,
+            may_list_temp_files: true,
+        }
+    }
+
+    fn run(mut self, reports: &SyncSender<SessionReport>, stop: &Receiver<()>) {
+        let mut due = Instant::now();
+        let mut trouble = None;
+        loop {
+            let sampled = self.sample(reports);
+            let now = Instant::now();
+            let (report, next) = match sampled {
+                Ok(sample) => {
+                    if trouble.take().is_some() {
+                        send(reports, SessionReport::Note("sessions are read again".to_owned()));
+                    }
+                    (Some(SessionReport::Sample(Box::new(sample))), SAMPLE_INTERVAL)
+                }
+                Err(error) => {
+                    if error.is_fatal() {
+                        self.server = None;
+                        self.baseline = None;
+                    }
+                    let text = format!("sessions are not read: {error}");
+                    let is_new = trouble.is_none();
+                    trouble = Some(());
+                    (is_new.then_some(SessionReport::Note(text)), RECONNECT_INTERVAL)
+                }
+            };
+            if let Some(report) = report
+                && !send(reports, report)
+            {
+                return;
+            }
+            // Samples that were missed are not made up for.
+            due = (due + next).max(now);
+            match stop.recv_timeout(due.saturating_duration_since(now)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn sample(
+        &mut self,
+        reports: &SyncSender<SessionReport>,
+    ) -> Result<SessionSample, CollectError> {
+        let server = match &mut self.server {
+            Some(server) => server,
+            none => {
+                let mut server = MonitorConnection::connect(&self.target)?;
+                // A statement has the same text however long it has run.
+                server.request_full_texts();
+                let pid = u32::try_from(server.info().backend.pid).unwrap_or(0);
+                send(reports, SessionReport::Connected(pid));
+                let missing = server.privileges().missing(server.info().version);
+                let hidden =
+                    missing.iter().find(|missing| missing.what == MissingPrivilege::SESSIONS);
+                if let Some(MissingPrivilege { remedy, .. }) = hidden {
+                    let text = format!(
+                        "statements and states of other roles' sessions are hidden: {remedy}"
+                    );
+                    send(reports, SessionReport::Note(text));
+                }
+                self.may_list_temp_files = true;
+                none.insert(server)
+            }
+        };
+        let at = Instant::now();
+        let vitals = server.vitals()?;
+        let (counters, elapsed, uncounted) = self.baseline.take().map_or_else(
+            || (counters(&vitals, None), SAMPLE_INTERVAL, 0),
+            |baseline| {
+                let elapsed = at.saturating_duration_since(baseline.at);
+                let commits = vitals.commits.saturating_sub(baseline.vitals.commits);
+                let uncounted = baseline.own_commits.saturating_sub(commits).min(UNCOUNTED_MAX);
+                (counters(&vitals, Some((&baseline, elapsed))), elapsed, uncounted)
+            },
+        );
+        // This statement, and those that the server has not counted yet.
+        let mut own_commits = 1 + uncounted;
+        let has_changed = vitals.clients.abs_diff(self.grouped_clients) >= CLIENTS_CHANGE_MIN
+            || counters.sessions_started >= CLIENTS_CHANGE_MIN;
+        let (busy, clients) = (vitals.busy, vitals.clients);
+        self.baseline = Some(CounterBaseline { at, vitals, own_commits });
+        let mut sample = SessionSample { at, counters, sessions: None, statements: Vec::new() };
+        if busy == 0 && !has_changed {
+            return Ok(sample);
+        }
+        let activity = server.activity(false)?;
+        own_commits += 1;
+        let is_blocked = |backend: &BackendActivity| {
+            !backend.blockers.is_empty()
+                || backend.wait.as_ref().is_some_and(|wait| &*wait.class == "Lock")
+        };
+        let mut details = SampleDetails::default();
+        if activity.backends.iter().any(is_blocked) {
+            details.locks = server.waited_locks()?;
+            own_commits += 1;
+        }
+        let is_prepared = |backend: &BackendActivity| backend.blockers.contains(&Blocker::Prepared);
+        if activity.backends.iter().any(is_prepared) {
+            details.prepared = server.prepared_transactions()?;
+            own_commits += 1;
+        }
+        let is_long = |backend: &BackendActivity| {
+            backend.state == Some(BackendState::Active)
+                && backend.kind != Some(BackendType::WalSender)
+                && backend
+                    .query_started_us
+                    .is_some_and(|us| activity.taken_us - us >= LONG_STATEMENT_US)
+        };
+        if self.may_list_temp_files && activity.backends.iter().any(is_long) {
+            own_commits += 1;
+            match server.temp_files() {
+                Ok(files) => details.temp_files = files,
+                Err(error) if error.is_fatal() => return Err(error),
+                // The role may not list them.
+                Err(_) => self.may_list_temp_files = false,
+            }
+        }
+        if let Some(baseline) = &mut self.baseline {
+            baseline.own_commits = own_commits;
+        }
+        if has_changed {
+            self.grouped_clients = clients;
+        }
+        let elapsed = elapsed.min(ROW_TIME_MAX);
+        let mut sessions = self.sessions(&activity, &details, &mut sample.statements);
+        if has_changed {
+            add_groups(&mut sessions, &activity, elapsed);
+        }
+        sessions.elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        sample.sessions =
+            Some(sessions).filter(|all| !all.rows.is_empty() || !all.groups.is_empty());
+        Ok(sample)
+    }
+
+    /// Selects and converts the sessions to record.
+    fn sessions(
+        &mut self,
+        activity: &Activity,
+        details: &SampleDetails,
+        statements: &mut Vec<Arc<StatementText>>,
+    ) -> RecordedSessions {
+        let blockers: HashSet<Blocker> =
+            activity.backends.iter().flat_map(|backend| backend.blockers.iter().copied()).collect();
+        let is_blocker =
+            |backend: &BackendActivity| blockers.contains(&Blocker::Process(backend.pid));
+        let mut selected: Vec<(bool, &BackendActivity)> = activity
+            .backends
+            .iter()
+            .map(|backend| (is_blocker(backend), backend))
+            .filter(|(is_blocker, backend)| *is_blocker || is_recorded(backend))
+            .collect();
+        selected.sort_by_key(|(is_blocker, backend)| {
+            let is_idle = !backend.is_working();
+            (!is_blocker, backend.blockers.is_empty(), is_idle, backend.since_us())
+        });
+        let prepared = if details.prepared.is_empty() { 0 } else { 1 };
+        let room = SESSIONS_MAX - prepared;
+        let omitted = selected.len().saturating_sub(room);
+        selected.truncate(room);
+        let mut sessions =
+            RecordedSessions { omitted: omitted as u64, ..RecordedSessions::default() };
+        sessions.index_of("");
+        if let Some(transaction) = details.prepared.first() {
+            let row = prepared_row(&mut sessions, transaction, activity.taken_us, statements);
+            sessions.rows.push(row);
+        }
+        for (_, backend) in selected {
+            let mut row = session_row(&mut sessions, backend, activity.taken_us, details);
+            if let Some(text) = self.statement(backend) {
+                row.statement = text.id;
+                if !statements.iter().any(|known| known.id == text.id) {
+                    statements.push(text);
+                }
+            }
+            sessions.rows.push(row);
+        }
+        sessions
+    }
+
+    /// Returns the text of a session's statement without literals; `None` if it is not visible.
+    fn statement(&mut self, backend: &BackendActivity) -> Option<Arc<StatementText>> {
+        let query = backend.query.as_ref().filter(|_| backend.is_readable)?;
+        if query.as_str().is_empty() {
+            return None;
+        }
+        // The server's description of an autovacuum worker is not SQL, and has no literals.
+        if backend.kind == Some(BackendType::AutovacuumWorker) {
+            return Some(Arc::new(StatementText::new(query.as_str(), query.is_truncated)));
+        }
+        if let Some(text) = self.statements.get(query.as_str()) {
+            return Some(Arc::clone(text));
+        }
+        if self.statements.len() >= STATEMENTS_MAX {
+            self.statements.clear();
+        }
+        let mut end = query.as_str().len().min(STATEMENT_INPUT_MAX);
+        while !query.as_str().is_char_boundary(end) {
+            end -= 1;
+        }
+        let is_truncated = query.is_truncated || end < query.as_str().len();
+        let text = Arc::new(StatementText::from_sql(&query.as_str()[..end], is_truncated));
+        if query.as_str().len() <= STATEMENT_INPUT_MAX {
+            self.statements.insert(query.to_shared(), Arc::clone(&text));
+        }
+        Some(text)
+    }
+}
+
+/// Data requested beside the list of sessions.
+#[derive(Default)]
+struct SampleDetails {
+    locks: Vec<WaitedLock>,
+    prepared: Vec<PreparedTransaction>,
+    temp_files: Vec<(i32, u64)>,
+}
+
+/// Queues a report; returns whether the recorder still receives them.
+fn send(reports: &SyncSender<SessionReport>, report: SessionReport) -> bool {
+    !matches!(reports.try_send(report), Err(TrySendError::Disconnected(_)))
+}
+
+/// Returns the growth of the counters since the baseline.
+fn counters(
+    vitals: &ServerVitals,
+    since: Option<(&CounterBaseline, Duration)>,
+) -> RecordedCounters {
+    let present = RecordedCounters {
+        clients: vitals.clients,
+        replay_lag_bytes: vitals.replay_lag_bytes,
+        replay_lag_ms: vitals.replay_lag_seconds.map(|seconds| (seconds * 1000.0).max(0.0) as u64),
+        ..RecordedCounters::default()
+    };
+    let Some((CounterBaseline { vitals: before, own_commits, .. }, elapsed)) = since else {
+        return present;
+    };
+    // A smaller number means that the statistics were reset.
+    if vitals.commits < before.commits || vitals.temp_bytes < before.temp_bytes {
+        return present;
+    }
+    let growth = |count: fn(&ServerVitals) -> u64| count(vitals).saturating_sub(count(before));
+    RecordedCounters {
+        elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+        commits: growth(|vitals| vitals.commits).saturating_sub(*own_commits),
+        rollbacks: growth(|vitals| vitals.rollbacks),
+        deadlocks: growth(|vitals| vitals.deadlocks),
+        temp_files: growth(|vitals| vitals.temp_files),
+        temp_bytes: growth(|vitals| vitals.temp_bytes),
+        sessions_started: growth(|vitals| vitals.sessions_started.unwrap_or(0)),
+        timed_checkpoints: growth(|vitals| vitals.timed_checkpoints),
+        requested_checkpoints: growth(|vitals| vitals.requested_checkpoints),
+        ..present
+    }
+}
+
+/// Whether a session is recorded although it blocks none: a client's session or a worker that is
+/// not idle, and any process that waits for a lock.
+fn is_recorded(backend: &BackendActivity) -> bool {
+    let is_idle = matches!(
+        backend.state,
+        None | Some(BackendState::Idle | BackendState::Disabled | BackendState::Starting)
+    );
+    match backend.kind {
+        Some(BackendType::AutovacuumWorker | BackendType::ParallelWorker) => true,
+        Some(BackendType::Client) => !is_idle || !backend.blockers.is_empty(),
+        _ => !backend.blockers.is_empty(),
+    }
+}
+
+fn session_row(
+    sessions: &mut RecordedSessions,
+    backend: &BackendActivity,
+    now_us: i64,
+    details: &SampleDetails,
+) -> RecordedSession {
+    let number = |pid: i32| u32::try_from(pid).unwrap_or(0);
+    let age_ms = |since_us: i64| now_us.saturating_sub(since_us).max(0).cast_unsigned() / 1000;
+    let lock = details.locks.iter().find(|lock| lock.pid == backend.pid);
+    let client = match (&backend.client, backend.client_port) {
+        (Some(client), _) => client,
+        (None, Some(-1)) => "[local]",
+        (None, _) => "",
+    };
+    let blockers = backend.blockers.iter().map(|blocker| match blocker {
+        Blocker::Process(pid) => number(*pid),
+        Blocker::Prepared => 0,
+    });
+    let temp_bytes = details.temp_files.iter().find(|(pid, _)| *pid == backend.pid);
+    RecordedSession {
+        pid: number(backend.pid),
+        leader: backend.leader.filter(|leader| *leader != backend.pid).map_or(0, number),
+        kind: sessions.index_of(backend.kind.as_ref().map_or("", BackendType::as_str)),
+        database: sessions.index_of(backend.database.as_deref().unwrap_or_default()),
+        user: sessions.index_of(backend.user.as_deref().unwrap_or_default()),
+        application: sessions.index_of(backend.application.as_deref().unwrap_or_default()),
+        client: sessions.index_of(client),
+        state: sessions.index_of(backend.state.map_or("", BackendState::as_str)),
+        wait: sessions
+            .index_of(&backend.wait.as_ref().map(ToString::to_string).unwrap_or_default()),
+        statement: 0,
+        age_ms: backend.since_us().map_or(0, age_ms),
+        transaction_ms: backend.transaction_started_us.map(age_ms),
+        blockers: blockers.take(BLOCKERS_MAX).collect(),
+        lock: lock.map(|lock| (sessions.index_of(&lock.kind), sessions.index_of(&lock.mode))),
+        relation: lock.and_then(|lock| lock.relation),
+        temp_bytes: temp_bytes.map_or(0, |(_, bytes)| *bytes),
+    }
+}
+
+/// Returns a row for the oldest prepared transaction. Which one blocks a session is not known.
+fn prepared_row(
+    sessions: &mut RecordedSessions,
+    transaction: &PreparedTransaction,
+    now_us: i64,
+    statements: &mut Vec<Arc<StatementText>>,
+) -> RecordedSession {
+    let text = format!("prepared transaction '{}'", transaction.gid);
+    let text = Arc::new(StatementText::new(&text, false));
+    let age_ms = now_us.saturating_sub(transaction.prepared_us).max(0).cast_unsigned() / 1000;
+    let row = RecordedSession {
+        kind: sessions.index_of("prepared transaction"),
+        database: sessions.index_of(&transaction.database),
+        user: sessions.index_of(&transaction.owner),
+        statement: text.id,
+        age_ms,
+        transaction_ms: Some(age_ms),
+        ..RecordedSession::default()
+    };
+    statements.push(text);
+    row
+}
+
+/// Adds the largest groups of client sessions.
+fn add_groups(sessions: &mut RecordedSessions, activity: &Activity, elapsed: Duration) {
+    let since_us =
+        activity.taken_us.saturating_sub(i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX));
+    let mut groups: HashMap<_, SessionGroup> = HashMap::new();
+    for backend in activity.backends.iter().filter(|backend| backend.may_be_client()) {
+        let group = groups
+            .entry((&backend.user, &backend.database, &backend.application, &backend.client))
+            .or_default();
+        group.sessions += 1;
+        group.started += u64::from(backend.started_us >= since_us);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_unstable_by_key(|(_, group)| std::cmp::Reverse((group.started, group.sessions)));
+    groups.truncate(GROUPS_MAX);
+    for ((user, database, application, client), group) in groups {
+        let mut index =
+            |name: &Option<Arc<str>>| sessions.index_of(name.as_deref().unwrap_or_default());
+        let group = SessionGroup {
+            user: index(user),
+            database: index(database),
+            application: index(application),
+            client: index(client),
+            ..group
+        };
+        sessions.groups.push(group);
+    }
+}
