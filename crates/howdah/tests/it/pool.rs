@@ -91,7 +91,7 @@ impl PoolerProcess {
     /// Waits for the process to exit, and returns its status and all of its stderr.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         self.stderr.read_to_string(&mut self.output).unwrap();
-        (self.child.wait().unwrap(), self.output)
+        (self.child.wait().unwrap(), std::mem::take(&mut self.output))
     }
 
     /// Waits until the pooler has closed its listening socket.
