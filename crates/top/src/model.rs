@@ -29,7 +29,6 @@ use crate::{
     screen::Palette,
     signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
     table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow, TimeMeasure},
-    troubles::Trouble,
     units::format_duration,
 };
 
@@ -211,7 +210,7 @@ pub struct Model {
     /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
     cache: TableCache,
-    trouble_cache: TroubleCache,
+    pub(crate) trouble_cache: TroubleCache,
 }
 
 /// A message to the user.
@@ -277,11 +276,6 @@ impl Model {
     /// Returns the displayed snapshot: the latest, or the one at the displayed time.
     pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
         self.health(self.current)?.snapshot()
-    }
-
-    /// Returns the troubles of the displayed server, those with the most affected sessions first.
-    pub fn troubles(&self) -> Rc<[Trouble]> {
-        self.snapshot().map_or_else(Rc::default, |snapshot| self.trouble_cache.troubles(snapshot))
     }
 
     /// Returns the displayed table; `None` if its data is not available.

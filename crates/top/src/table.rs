@@ -260,8 +260,8 @@ impl TimeMeasure {
     pub fn title(self) -> &'static str {
         match self {
             Self::Statement => "Time",
-            Self::Transaction => "Tx time",
-            Self::Session => "Session",
+            Self::Transaction => "In tx",
+            Self::Session => "Online",
         }
     }
 }

@@ -349,6 +349,11 @@ fn idle_transaction(snapshot: &ServerSnapshot, found: &mut Vec<Trouble>) {
     let Some((lasts, backend)) = idle.max_by(|one, other| one.0.total_cmp(&other.0)) else {
         return;
     };
+    // It is known if it blocks others.
+    let name = format!("{} ", process(backend));
+    if found.iter().any(|trouble| trouble.text.starts_with(&name)) {
+        return;
+    }
     let text = format!(
         "{} has idled in a transaction for {}; VACUUM cannot remove rows deleted since",
         process(backend),
@@ -410,7 +415,7 @@ fn idles(backend: &BackendActivity, now_us: i64) -> String {
     match backend.state {
         Some(state) if state.is_idle_in_transaction() => {
             let lasts = backend.duration(now_us).map(|it| format!(" {}", format_duration(it)));
-            format!(", idle in transaction{}", lasts.unwrap_or_default())
+            format!(", idle in tx{}", lasts.unwrap_or_default())
         }
         _ => String::new(),
     }

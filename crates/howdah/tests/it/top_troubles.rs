@@ -36,7 +36,7 @@ fn run_until_server_stops(cluster: &Cluster, sql: &'static str) -> i32 {
 fn lock_chain(cluster: &Cluster) -> StagedTrouble {
     let chain = LockChain::build(cluster);
     let pid = format!("pid {} blocks 4 sessions", chain.pids[0]);
-    StagedTrouble::new(&[&pid, "idle in transaction"], vec![Box::new(chain)])
+    StagedTrouble::new(&[&pid, "idle in tx"], vec![Box::new(chain)])
 }
 
 fn table_lock(cluster: &Cluster) -> StagedTrouble {

@@ -12,13 +12,13 @@ use crate::{
 
 /// The troubles of the last snapshot that was looked at.
 #[derive(Debug, Default)]
-pub(super) struct TroubleCache(RefCell<Option<CachedTroubles>>);
+pub(crate) struct TroubleCache(RefCell<Option<CachedTroubles>>);
 
 type CachedTroubles = (Arc<ServerSnapshot>, Rc<[Trouble]>);
 
 impl TroubleCache {
     /// Returns the troubles of a snapshot.
-    pub(super) fn troubles(&self, snapshot: &Arc<ServerSnapshot>) -> Rc<[Trouble]> {
+    pub(crate) fn troubles(&self, snapshot: &Arc<ServerSnapshot>) -> Rc<[Trouble]> {
         let mut cached = self.0.borrow_mut();
         let is_of_this = |known: &CachedTroubles| Arc::ptr_eq(&known.0, snapshot);
         let (_, found) = cached

@@ -13,8 +13,11 @@ use crate::{
     units::{format_cell, format_duration},
 };
 
-/// Maximum number of lines with troubles.
+/// Maximum number of lines with troubles, and on a narrow screen, where alerts need the space, too.
 const TROUBLES_MAX: usize = 3;
+const TROUBLES_MAX_NARROW: usize = 1;
+/// Width from which a screen is not narrow.
+const WIDE: u16 = 60;
 
 /// Returns one line per server if there are several, then the troubles and the figures of the
 /// displayed server, and lines for the displayed time, outdated figures, alerts and missing
@@ -41,20 +44,19 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
     lines
 }
 
-/// Returns one line for each of the first [`TROUBLES_MAX`] troubles.
+/// Returns one line for each of the first troubles.
 fn trouble_lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
-    let troubles = model.troubles();
-    let more = troubles.len().saturating_sub(TROUBLES_MAX);
+    let Some(snapshot) = model.snapshot() else { return Vec::new() };
+    let troubles = model.trouble_cache.troubles(snapshot);
+    let most = if width < WIDE { TROUBLES_MAX_NARROW } else { TROUBLES_MAX };
+    let more = troubles.len().saturating_sub(most);
     let line = |(at, trouble): (usize, &Trouble)| {
-        let others = if at + 1 == TROUBLES_MAX && more > 0 {
-            format!(" (and {more} more)")
-        } else {
-            String::new()
-        };
+        let others =
+            if at + 1 == most && more > 0 { format!(" (and {more} more)") } else { String::new() };
         let room = usize::from(width).saturating_sub(others.len());
         Line::styled(truncated(&format!("▲ {}", trouble.text), room) + &others, theme.bad)
     };
-    troubles.iter().take(TROUBLES_MAX).enumerate().map(line).collect()
+    troubles.iter().take(most).enumerate().map(line).collect()
 }
 
 /// Returns the beginning of a text that takes at most `width` terminal columns, with an ellipsis if

@@ -70,7 +70,7 @@ const COLUMNS: [TableColumn; 15] = [
         "time",
         "Time",
         ColumnUnit::Seconds,
-        8,
+        7,
         "how long it has run its statement, or idled; or its transaction has lasted, or the session",
     )
     .ranked(1),

@@ -88,9 +88,7 @@ fn root_of_lock_chain_is_named_with_its_statement() {
     ];
     assert_eq!(
         texts(&snapshot(NOW_US, chain.to_vec())),
-        [
-            "pid 4711 blocks 2 sessions for 9.1s, idle in transaction 12.0s: LOCK TABLE pgbench_branches"
-        ]
+        ["pid 4711 blocks 2 sessions for 9.1s, idle in tx 12.0s: LOCK TABLE pgbench_branches"]
     );
     let mut worker = client(99, "autovacuum: VACUUM public.orders", 70.0);
     worker.kind = Some(BackendType::AutovacuumWorker);
