@@ -38,7 +38,7 @@ pub mod signal_plan;
 pub mod slow_statements;
 pub mod table;
 mod terminal;
-pub mod troubles;
+mod troubles;
 pub mod units;
 pub mod waits;
 pub mod webhook;

@@ -31,11 +31,11 @@ use crate::{
 
 /// Something wrong with a server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trouble {
+pub(crate) struct Trouble {
     /// Number of sessions that it affects, by which troubles are ordered.
-    pub sessions: f64,
+    pub(crate) sessions: f64,
     /// The trouble in one line, the process and the most important figures first.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// Time that a session has waited for a lock, in seconds, from which its blocker is reported.
@@ -80,7 +80,7 @@ const IDLE_SECONDS_MIN: f64 = 300.0;
 
 /// Returns the troubles of a server at the moment of a snapshot, the one with the most affected
 /// sessions first.
-pub fn troubles(snapshot: &ServerSnapshot) -> Vec<Trouble> {
+pub(crate) fn troubles(snapshot: &ServerSnapshot) -> Vec<Trouble> {
     let mut found = Vec::new();
     blocking(snapshot, &mut found);
     stuck(snapshot, &mut found);

@@ -38,7 +38,7 @@
 //! # Sessions and counters
 //!
 //! If the recording has sessions and counters, which need a connection, a finding also names its
-//! *culprits* in its time span (see [`culprits`](super::culprits)): the root blockers of a wait for
+//! *culprits* in its time span (see [`culprits`]): the root blockers of a wait for
 //! a lock, if they explain half of it; otherwise the statements, users, applications and clients
 //! that waited most. Further findings (see [`load`]), each with its own baseline and minimum:
 //!
