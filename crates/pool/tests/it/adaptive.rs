@@ -288,6 +288,8 @@ fn check_states(major: u32) {
         if *treatment != Unseen && !shows.contains("random") && is_left {
             wrong.push(format!("{statements:?}: visible to the next client"));
         }
+        // Its server is idle before the next state, not some time later.
+        run(&mut next, "rollback");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
