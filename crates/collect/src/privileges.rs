@@ -43,22 +43,21 @@ impl Privileges {
     pub(crate) fn read(client: &mut Client, version: ServerVersion) -> Result<Self, CollectError> {
         // The predefined roles have existed since version 10; before that, only superusers saw
         // everything.
-        let may = match version.major() {
-            12.. => {
-                "pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-                 pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
-                 pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), \
-                 has_function_privilege('pg_ls_tmpdir()', 'EXECUTE')"
-            }
+        let roles = match version.major() {
             10.. => {
                 "pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
                  pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \
-                 pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), false"
+                 pg_has_role(current_user, 'pg_signal_backend', 'USAGE')"
             }
-            _ => "rolsuper, rolsuper, rolsuper, false",
+            _ => "rolsuper, rolsuper, rolsuper",
+        };
+        let temp_files = match version.major() {
+            12.. => "has_function_privilege('pg_ls_tmpdir()', 'EXECUTE')",
+            _ => "false",
         };
         let sql = format!(
-            "SELECT current_user, rolsuper, {may} FROM pg_roles WHERE rolname = current_user"
+            "SELECT current_user, rolsuper, {roles}, {temp_files} \
+             FROM pg_roles WHERE rolname = current_user"
         );
         let what = "the role's privileges";
         let results = client.query(&sql).map_err(CollectError::query(what))?;

@@ -72,8 +72,6 @@ pub struct PreparedTransaction {
     pub prepared_us: i64,
 }
 
-/// Sums over all databases, sessions, checkpoints and standbys in one row. Sessions and standbys
-/// are read from the functions below the views, which join names to each row.
 const CHECKPOINTS: &[VersionedSql] = &[
     (9, "SELECT checkpoints_timed, checkpoints_req FROM pg_stat_bgwriter"),
     (17, "SELECT num_timed, num_requested FROM pg_stat_checkpointer"),
@@ -81,6 +79,8 @@ const CHECKPOINTS: &[VersionedSql] = &[
 
 const STARTED: &[VersionedSql] = &[(9, "NULL::int8"), (14, "sum(sessions)::int8")];
 
+/// Sums over all databases, sessions, checkpoints and standbys in one row. Sessions and standbys
+/// are read from the functions below the views, which join names to each row.
 pub(crate) fn sql(version: ServerVersion) -> String {
     let checkpoints = sql_for_version(CHECKPOINTS, version).unwrap_or("SELECT NULL, NULL");
     let started = sql_for_version(STARTED, version).unwrap_or("NULL::int8");

@@ -12,7 +12,7 @@ use std::{collections::HashMap, fs, time::Instant};
 use howdah_collect::BackendProcess;
 
 pub use self::processes::ProcessFigures;
-use self::processes::ProcessMonitor;
+use self::processes::{ProcessMonitor, ProcessStat};
 
 /// Figures of a host at one moment. CPU and disk figures are averages since the previous sample,
 /// and `None` in the first.
@@ -162,10 +162,9 @@ impl HostFigures {
 /// `PID (name) state ppid … starttime`, where the name may contain any character
 /// (proc_pid_stat(5)).
 fn is_process(stat: &str, booted: i64, process: BackendProcess) -> bool {
-    let Some((front, back)) = stat.rsplit_once(')') else { return false };
+    let Some((front, _)) = stat.rsplit_once(')') else { return false };
     let is_postgres = front.split_once('(').is_some_and(|(_, name)| name.starts_with("postgres"));
-    // The start time is field 22; the first field after the name is field 3.
-    let ticks = back.split_whitespace().nth(19).and_then(|ticks| ticks.parse::<i64>().ok());
+    let ticks = ProcessStat::parse(stat).and_then(|stat| i64::try_from(stat.started).ok());
     let started = ticks.map(|ticks| booted + ticks / TICKS_PER_SECOND);
     is_postgres
         && started.is_some_and(|started| {

@@ -184,9 +184,8 @@ fn surge(snapshot: &ServerSnapshot, found: &mut Vec<Trouble>) {
         if least < SURGE_FACTOR * usual || sessions < SURGE_SESSIONS_MIN || is_known {
             continue;
         }
-        let backends: Vec<_> = snapshot.activity.backends.iter().collect();
-        let in_event: Vec<_> =
-            backends.into_iter().filter(|it| it.wait.as_ref() == Some(event)).collect();
+        let backends = snapshot.activity.backends.iter();
+        let in_event: Vec<_> = backends.filter(|it| it.wait.as_ref() == Some(event)).collect();
         // Sessions blocked by another are reported with it.
         if !in_event.is_empty() && in_event.iter().all(|backend| !backend.blockers.is_empty()) {
             continue;

@@ -127,14 +127,14 @@ fn rates(before: &ProcessCounters, now: &ProcessCounters) -> ProcessFigures {
 
 /// The fields of `/proc/PID/stat` in use. Its format is `PID (name) state ppid … utime stime …
 /// starttime …`, where the name may contain any character (proc_pid_stat(5)).
-struct ProcessStat {
+pub(super) struct ProcessStat {
     parent: i32,
     ticks: u64,
-    started: u64,
+    pub(super) started: u64,
 }
 
 impl ProcessStat {
-    fn parse(stat: &str) -> Option<Self> {
+    pub(super) fn parse(stat: &str) -> Option<Self> {
         // The first field after the name is field 3.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
