@@ -8,9 +8,14 @@ use std::{
     fs, io,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::error::ProcessError;
+
+/// The unit of times in `/proc/PID/stat`, the same on all architectures that PostgreSQL supports
+/// (`USER_HZ`).
+const MILLIS_PER_TICK: u64 = 10;
 
 /// A process that exists, or existed until recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,6 +171,20 @@ impl OsProcess {
         let stat = self.text("stat")?;
         let ticks = stat_field(&stat, 22).and_then(|field| field.parse().ok());
         ticks.ok_or(ProcessError::Gone { pid: self.pid })
+    }
+
+    /// Returns the processor time that the process and the children that it has waited for have
+    /// needed, in user and kernel mode. The kernel counts it in ticks of some 10 ms.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone.
+    pub fn cpu_time(self) -> Result<Duration, ProcessError> {
+        let stat = self.text("stat")?;
+        // utime, stime, cutime and cstime of proc_pid_stat(5).
+        let ticks = (14..=17).map(|field| stat_field(&stat, field)?.parse::<u64>().ok());
+        let ticks: u64 = ticks.sum::<Option<_>>().ok_or(ProcessError::Gone { pid: self.pid })?;
+        Ok(Duration::from_millis(ticks.saturating_mul(MILLIS_PER_TICK)))
     }
 
     /// Returns the command line, which PostgreSQL overwrites with the process title. Invalid UTF-8
@@ -360,6 +379,16 @@ mod tests {
         assert_eq!(parse_parent_pid("42 (a) S 1 (b) R 17 42"), Some(17));
         assert_eq!(parse_parent_pid("42 (cut"), None);
         assert_eq!(stat_field("42 (a) S 1 (b) R 17 42", 3), Some("R"));
+    }
+
+    #[test]
+    fn processor_time_rises_with_work() {
+        let own = OsProcess::from_pid(std::process::id()).unwrap();
+        let before = own.cpu_time().unwrap();
+        let started = std::time::Instant::now();
+        while own.cpu_time().unwrap() < before + Duration::from_millis(30) {
+            assert!(started.elapsed() < Duration::from_secs(60), "30 ms of processor time");
+        }
     }
 
     #[test]

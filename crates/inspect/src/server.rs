@@ -4,6 +4,7 @@ use std::{
     fs, io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::{
@@ -107,6 +108,19 @@ impl RunningServer {
         let text = fs::read_to_string(&path)
             .map_err(|source| ProcessError::Proc { path: path.clone(), source })?;
         Ok(LockFile::parse(&text).ok_or(ProcessError::Unreadable { path })?)
+    }
+
+    /// Returns the processor time that all processes of the server have needed since it started,
+    /// including those that have ended.
+    ///
+    /// # Errors
+    ///
+    /// The server stopped.
+    pub fn cpu_time(&self) -> Result<Duration, InspectError> {
+        let children = self.postmaster.children()?;
+        // A child that has just ended is counted with the postmaster, from the next call on.
+        let running: Duration = children.iter().filter_map(|child| child.cpu_time().ok()).sum();
+        Ok(running + self.postmaster.cpu_time()?)
     }
 
     /// Returns access to the postmaster's memory. Shared memory has the same address in all its

@@ -92,6 +92,9 @@ pub struct RecorderOptions {
     /// Budget for BPF programs, as a share of all processors' time. Extension locks and the exact
     /// probes of an episode each have this budget.
     pub budget: f64,
+    /// Budget for tracing extension locks without a trigger, as a share of the processor time that
+    /// the server's processes need. If tracing costs more, only some seconds are traced.
+    pub server_budget: f64,
     /// Maximum size of the file, in bytes. `None`: that of an existing file, or [`MAX_BYTES`].
     pub max_bytes: Option<u64>,
 }
@@ -106,6 +109,7 @@ impl Default for RecorderOptions {
             thresholds: Thresholds::default(),
             cool_down: Duration::from_secs(60),
             budget: 0.03,
+            server_budget: 0.005,
             max_bytes: None,
         }
     }
@@ -238,7 +242,7 @@ impl FlightRecorder {
         now: Instant,
     ) -> Result<Self, RecorderStartError> {
         let hit = Capabilities::current().may_trace().then(HitCost::measure).and_then(Result::ok);
-        let (sources, mut metric_sources) = Sources::open(server, now, hit, options.budget)?;
+        let (sources, mut metric_sources) = Sources::open(server, now, hit, options)?;
         metric_sources.push(sessions_source(target.is_some()));
         let (writer, next_number) = RecordingWriter::open(path, options.max_bytes, MAX_BYTES)?;
         let data_dir = server.data_dir().map_err(SampleError::from)?;
@@ -431,7 +435,8 @@ impl FlightRecorder {
             CurrentSecond { at: now, at_us, lost: LostCounts::default(), cpu, ..self.second };
         let finished = mem::replace(&mut self.second, next);
         if let ServerPresence::There(sources) = &mut self.server {
-            let second = sources.take_second(now, finished.lost.missed_samples);
+            let is_examined = self.exact.is_some();
+            let second = sources.take_second(now, finished.lost.missed_samples, is_examined);
             self.record_sessions(Some(&second));
             self.record_second(second, finished, now, cpu);
         } else {
@@ -631,8 +636,7 @@ impl FlightRecorder {
     fn reconnect(&mut self, now: Instant) {
         self.server = ServerPresence::Away(now + RECONNECT_INTERVAL);
         let Ok(server) = RunningServer::in_data_dir(&self.data_dir) else { return };
-        let Ok((sources, metric_sources)) =
-            Sources::open(&server, now, self.hit, self.options.budget)
+        let Ok((sources, metric_sources)) = Sources::open(&server, now, self.hit, self.options)
         else {
             return;
         };

@@ -1,4 +1,5 @@
-//! Tracks the cost of BPF programs against a budget, which is a share of all processors' time.
+//! Tracks the cost of BPF programs against a budget: in each second a share of all processors' time,
+//! and in the long run a share of the time that the server itself needs.
 
 use std::{thread, time::Duration};
 
@@ -31,6 +32,91 @@ impl TraceBudget {
     pub(super) fn next_second(&mut self) -> f64 {
         let spent = std::mem::take(&mut self.spent);
         spent.as_secs_f64() / self.per_second.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Spreads tracing over time, so that in the long run it costs at most a share of the processor time
+/// that the server's processes need. A busy server can be traced all the time, unless most of its
+/// work is what is traced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TraceCredit {
+    share: f64,
+    /// What may still be spent, in seconds of a processor; negative if too much was.
+    left: f64,
+    /// The cost of the current second of tracing, and of the last whole one.
+    spent: Duration,
+    last: Duration,
+    /// The server's processor time when it was last read.
+    server: Option<Duration>,
+}
+
+impl TraceCredit {
+    /// Seconds of a processor that may be spent before the server has needed any, and the most that
+    /// is saved.
+    const LEFT_MAX: f64 = 0.02;
+
+    /// Creates a credit. `share` is a fraction of the server's processor time.
+    pub(super) fn new(share: f64) -> Self {
+        let (spent, last) = (Duration::ZERO, Duration::ZERO);
+        Self { share, left: Self::LEFT_MAX, spent, last, server: None }
+    }
+
+    /// Returns the fraction of the server's processor time.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Adds the cost of a traced event.
+    pub(super) fn spend(&mut self, cost: Duration) {
+        self.spent = self.spent.saturating_add(cost);
+    }
+
+    /// Ends a second. `server` is the processor time that the server's processes have needed since
+    /// they started; `None` if it is unknown, which earns nothing.
+    pub(super) fn next_second(&mut self, server: Option<Duration>) {
+        if self.spent > Duration::ZERO {
+            self.last = std::mem::take(&mut self.spent);
+            self.left -= self.last.as_secs_f64();
+        }
+        if let (Some(before), Some(now)) = (self.server, server) {
+            let earned = now.saturating_sub(before).as_secs_f64() * self.share;
+            self.left = (self.left + earned).min(Self::LEFT_MAX);
+        }
+        self.server = server.or(self.server);
+    }
+
+    /// Whether more was spent than allowed.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.left < 0.0
+    }
+
+    /// Whether another second like the last can be paid for.
+    pub(super) fn is_enough(&self) -> bool {
+        self.left >= self.last.as_secs_f64().min(Self::LEFT_MAX)
+    }
+}
+
+#[test]
+fn tracing_costs_a_share_of_what_the_server_needs() {
+    let mut credit = TraceCredit::new(0.015);
+    let (mut server, mut traced, mut is_traced) = (Duration::ZERO, 0, true);
+    // A second of tracing costs 5 ms, and the server needs 100 ms in a second.
+    for _ in 0..1000 {
+        if is_traced {
+            credit.spend(Duration::from_millis(5));
+            traced += 1;
+        }
+        server += Duration::from_millis(100);
+        credit.next_second(Some(server));
+        is_traced = if is_traced { !credit.is_used_up() } else { credit.is_enough() };
+    }
+    assert!((290..=310).contains(&traced), "{traced} seconds were traced");
+    // Where the server does much else, tracing never rests.
+    let mut credit = TraceCredit::new(0.015);
+    for second in 1..100 {
+        credit.spend(Duration::from_millis(5));
+        credit.next_second(Some(Duration::from_secs(second)));
+        assert!(!credit.is_used_up());
     }
 }
 

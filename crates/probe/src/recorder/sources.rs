@@ -8,7 +8,8 @@ use std::{
 use howdah_inspect::RunningServer;
 
 use super::{
-    budget::TraceBudget,
+    RecorderOptions,
+    budget::{TraceBudget, TraceCredit},
     record::{
         ExtensionTotals, FlightRecord, LostCounts, PhaseEnded, PhaseStarted, RecordedSecond,
         RecordedSource, RelationWaits, SweepTotals, WaitRow, WaitSamples,
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     calibrate::HitCost,
     checkpoints::{CheckpointPhase, CheckpointTracer, FinishedPhase, PhaseUpdate, ProbeSource},
+    error::ProbeError,
     extend::{self, ExtensionLock, ExtensionLocks, LostEvents},
     sampling::SampleError,
     sweep::{PerAllocation, SweepSampler},
@@ -36,13 +38,25 @@ pub(super) struct Sources {
     /// The cost of tracing a lock, to the backend that takes it.
     cost_of_lock: Duration,
     budget: TraceBudget,
-    /// Time at which to attach again after the budget was exceeded.
-    extension_due: Option<Instant>,
+    credit: TraceCredit,
+    /// When extension locks are traced again.
+    pause: Option<TracingPause>,
+    /// Whether the user knows that extension locks are traced only part of the time.
+    is_pausing_noted: bool,
     checkpoints: Option<CheckpointTracer>,
     /// Time at which to poll again after a poll failed, usually because there was no checkpointer.
     checkpoints_due: Option<Instant>,
     totals: SecondTotals,
     reported: ReportedLosses,
+}
+
+/// Why extension locks are not traced at the moment.
+#[derive(Clone, Copy, Debug)]
+enum TracingPause {
+    /// A second exceeded the budget, or attaching failed; until this time.
+    Until(Instant),
+    /// The server needs too little for other work; until there is credit, or sessions wait.
+    ForCredit,
 }
 
 /// Extension locks since the start of the second.
@@ -74,7 +88,7 @@ impl Sources {
         server: &RunningServer,
         now: Instant,
         hit: Option<HitCost>,
-        budget: f64,
+        options: RecorderOptions,
     ) -> Result<(Self, Vec<RecordedSource>), SampleError> {
         let sampler = WaitSampler::open(server, SamplerOptions::default())?;
         let mut metric_sources =
@@ -111,8 +125,10 @@ impl Sources {
             sweep: sweep.ok(),
             extension: extension.ok(),
             cost_of_lock: cost_of_lock.unwrap_or_default(),
-            budget: TraceBudget::new(budget),
-            extension_due: None,
+            budget: TraceBudget::new(options.budget),
+            credit: TraceCredit::new(options.server_budget),
+            pause: None,
+            is_pausing_noted: false,
             checkpoints,
             checkpoints_due: None,
             totals: SecondTotals::default(),
@@ -146,8 +162,14 @@ impl Sources {
         Ok(output)
     }
 
-    /// Returns the observations since the last call. `late` is the number of skipped samples.
-    pub(super) fn take_second(&mut self, now: Instant, late: u64) -> RecordedSecond {
+    /// Returns the observations since the last call. `late` is the number of skipped samples;
+    /// `is_examined` during an episode, when costs matter less.
+    pub(super) fn take_second(
+        &mut self,
+        now: Instant,
+        late: u64,
+        is_examined: bool,
+    ) -> RecordedSecond {
         let report = self.profile.take_interval();
         let mut lost = LostCounts {
             missed_samples: late,
@@ -174,9 +196,11 @@ impl Sources {
         relations.truncate(RELATIONS_MAX);
         extension.relations = relations;
         self.budget.next_second();
+        // Tracing starts and pauses between seconds, so that a second is traced as a whole.
+        let was_traced = self.extension.is_some() || extension.holds.count() > 0;
+        self.pause_or_resume(now, is_examined || has_waits(&waits));
         RecordedSecond {
-            extension: (self.extension.is_some() || extension.holds.count() > 0)
-                .then_some(extension),
+            extension: was_traced.then_some(extension),
             sweep: self.sweep.as_mut().map(|sweep| sweep_totals(sweep, now)),
             waits,
             lost,
@@ -185,33 +209,65 @@ impl Sources {
     }
 
     fn poll_extension(&mut self, now: Instant, output: &mut PollOutput) {
-        if self.extension_due.is_some_and(|due| now >= due) {
-            self.extension_due = None;
-            self.reported.extension = [0; 3];
-            match ExtensionLocks::attach(&self.server) {
-                Ok(locks) => {
-                    self.extension = Some(locks);
-                    output.notes.push("extension locks are traced again".to_owned());
-                }
+        if let Some(TracingPause::Until(due)) = self.pause
+            && now >= due
+        {
+            match self.attach_extension() {
+                Ok(()) => output.notes.push("extension locks are traced again".to_owned()),
                 Err(error) => {
-                    self.extension_due = Some(now + BUDGET_COOL_DOWN);
+                    self.pause = Some(TracingPause::Until(now + BUDGET_COOL_DOWN));
                     output.notes.push(format!("extension locks are still not traced: {error}"));
                 }
             }
         }
+        if matches!(self.pause, Some(TracingPause::ForCredit)) && !self.is_pausing_noted {
+            self.is_pausing_noted = true;
+            let percent = self.credit.share() * 100.0;
+            output.notes.push(format!(
+                "extension locks are traced in some seconds only, so that this costs at most \
+                 {percent} % of the server's processor time"
+            ));
+        }
         let Some(locks) = &mut self.extension else { return };
-        let (gathered, budget, cost) = (&mut self.totals, &mut self.budget, self.cost_of_lock);
+        let (totals, budget, credit) = (&mut self.totals, &mut self.budget, &mut self.credit);
+        let cost = self.cost_of_lock;
         locks.drain(|lock| {
-            gathered.add(&lock);
+            totals.add(&lock);
             budget.spend(cost);
+            credit.spend(cost);
         });
         if budget.is_used_up() {
             self.extension = None;
-            self.extension_due = Some(now + BUDGET_COOL_DOWN);
+            self.pause = Some(TracingPause::Until(now + BUDGET_COOL_DOWN));
             output.notes.push(format!(
                 "extension locks are not traced for {} s: there are too many for the budget",
                 BUDGET_COOL_DOWN.as_secs()
             ));
+        }
+    }
+
+    fn attach_extension(&mut self) -> Result<(), ProbeError> {
+        self.extension = Some(ExtensionLocks::attach(&self.server)?);
+        self.reported.extension = [0; 3];
+        self.pause = None;
+        Ok(())
+    }
+
+    /// Pauses tracing extension locks if they cost more than their share of the server's time, and
+    /// resumes it when that is no longer so, or at once when `is_needed`.
+    fn pause_or_resume(&mut self, now: Instant, is_needed: bool) {
+        let is_pausing = matches!(self.pause, Some(TracingPause::ForCredit));
+        if self.extension.is_none() && !is_pausing {
+            return;
+        }
+        self.credit.next_second(self.server.cpu_time().ok());
+        if is_pausing && (is_needed || self.credit.is_enough()) {
+            if self.attach_extension().is_err() {
+                self.pause = Some(TracingPause::Until(now + BUDGET_COOL_DOWN));
+            }
+        } else if !is_pausing && !is_needed && self.credit.is_used_up() {
+            self.extension = None;
+            self.pause = Some(TracingPause::ForCredit);
         }
     }
 
@@ -265,6 +321,13 @@ impl SecondTotals {
         sums.total_us += us;
         sums.max_us = sums.max_us.max(us);
     }
+}
+
+/// Whether on average at least one session waited for an extension lock.
+fn has_waits(waits: &WaitSamples) -> bool {
+    let of_extension = waits.rows.iter().filter(|row| row.event == "Lock:extend");
+    let samples: u64 = of_extension.map(|row| row.samples).sum();
+    waits.rounds > 0 && samples >= u64::from(waits.rounds)
 }
 
 fn wait_samples(report: &WaitReport, lost: &mut LostCounts) -> WaitSamples {

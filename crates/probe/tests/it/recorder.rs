@@ -36,8 +36,10 @@ fn on_each(test: &str, check: impl Fn(&mut Cluster, &RunningServer)) {
 fn start(server: &RunningServer, path: &Path, triggers: &[&str]) -> FlightRecorder {
     let mut thresholds = Thresholds::NONE;
     triggers.iter().for_each(|trigger| thresholds.set(trigger.parse::<TriggerSetting>().unwrap()));
-    // A large budget: the cost on a busy machine is not tested here.
-    let options = RecorderOptions { thresholds, budget: 100.0, ..RecorderOptions::default() };
+    // Large budgets: the cost on a busy machine is not tested here.
+    let (budget, server_budget) = (100.0, 100.0);
+    let options =
+        RecorderOptions { thresholds, budget, server_budget, ..RecorderOptions::default() };
     FlightRecorder::start(server, path, options, None, Instant::now()).unwrap()
 }
 
@@ -233,6 +235,48 @@ fn restarted_server_is_recorded_again() {
             })
             .collect();
         assert_eq!(postmasters, [server.postmaster().pid(), cluster.pid().unwrap()]);
+    });
+}
+
+/// A server that does little else than extend relations is traced in some seconds only, and in all
+/// of them while sessions wait.
+#[test]
+fn extension_locks_are_traced_as_long_as_the_server_budget_lasts() {
+    if !may_trace("a server budget") {
+        return;
+    }
+    on_each("a server budget", |cluster, server| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.rec");
+        session(cluster).query("CREATE TABLE grown (pad text)").unwrap();
+        let options = RecorderOptions {
+            thresholds: Thresholds::NONE,
+            budget: 100.0,
+            server_budget: 0.0,
+            ..RecorderOptions::default()
+        };
+        let mut recorder =
+            FlightRecorder::start(server, &path, options, None, Instant::now()).unwrap();
+        while_growing(cluster, 1, || {
+            tick_until("tracing to pause", &mut recorder, |events| {
+                events.iter().any(|event| match event {
+                    RecorderEvent::Note(note) => note.text.contains("in some seconds only"),
+                    _ => false,
+                })
+            });
+            let paused = Instant::now();
+            tick_until("two seconds", &mut recorder, |_| paused.elapsed().as_secs() >= 2);
+        });
+        let is_traced = |path: &Path| {
+            let recording = FlightRecording::open(path).unwrap();
+            seconds(&recording).iter().map(|second| second.extension.is_some()).collect::<Vec<_>>()
+        };
+        let traced = is_traced(&path);
+        assert!(traced[0] && traced.ends_with(&[false]), "{traced:?}");
+        while_growing(cluster, 16, || {
+            tick_until("tracing to resume", &mut recorder, |_| is_traced(&path).ends_with(&[true]));
+        });
+        let _ = recorder.finish("enough", Instant::now());
     });
 }
 
