@@ -12,6 +12,8 @@
 //! does not trust its input: it allocates nothing, and it checks a count or a length before
 //! returning it.
 //!
+//! [`protobuf`] writes messages of protocol buffers.
+//!
 //! Formats with fixed-width numbers use the standard library instead of this crate. The crate
 //! `wire` reads the messages of PostgreSQL's protocol, because its errors name the fields.
 //!
@@ -31,6 +33,7 @@
 //! assert!(reader.is_empty());
 //! ```
 
+pub mod protobuf;
 mod reader;
 mod writer;
 

@@ -1,16 +1,16 @@
 //! A minimal protocol-buffers encoder: varints, fixed-size numbers, strings, packed lists and
 //! nested messages. It does not decode.
 //!
-//! Two schemas of a dozen messages each do not justify a code generator and its runtime. Callers
+//! A few schemas of a dozen messages each do not justify a code generator and its runtime. Callers
 //! pass field numbers and name the schema's fields in comments.
 //!
 //! Source: protobuf.dev, "Encoding".
 
-use howdah_codec::ByteWriter as _;
+use crate::ByteWriter as _;
 
 /// A message being written.
 #[derive(Debug, Default)]
-pub(crate) struct ProtobufMessage {
+pub struct ProtobufMessage {
     bytes: Vec<u8>,
 }
 
@@ -24,59 +24,55 @@ enum ProtobufWireType {
 
 impl ProtobufMessage {
     /// Returns the encoded message.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Appends a varint: `int32`, `uint32`, `uint64`, `bool` or `enum`.
-    pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
+    pub fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Varint);
         self.bytes.write_varint(value);
         self
     }
 
     /// Appends a `sint32` or `sint64`, zigzag-encoded so that small negative numbers are short.
-    pub(crate) fn sint(&mut self, field: u32, value: i64) -> &mut Self {
-        self.uint(field, howdah_codec::zigzag(value))
+    pub fn sint(&mut self, field: u32, value: i64) -> &mut Self {
+        self.uint(field, crate::zigzag(value))
     }
 
     /// Appends a 64-bit integer of fixed size, `fixed64`, little-endian.
-    pub(crate) fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
+    pub fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Fixed64);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends a 64-bit float, `double`, little-endian.
-    pub(crate) fn double(&mut self, field: u32, value: f64) -> &mut Self {
+    pub fn double(&mut self, field: u32, value: f64) -> &mut Self {
         self.fixed64(field, value.to_bits())
     }
 
     /// Appends a length-delimited text, `string`.
-    pub(crate) fn string(&mut self, field: u32, value: &str) -> &mut Self {
+    pub fn string(&mut self, field: u32, value: &str) -> &mut Self {
         self.bytes(field, value.as_bytes())
     }
 
     /// Appends a nested message, which `write` fills.
-    pub(crate) fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let mut inner = Self::default();
         write(&mut inner);
         self.bytes(field, &inner.bytes)
     }
 
     /// Appends a packed list of varints.
-    pub(crate) fn packed_uint(
-        &mut self,
-        field: u32,
-        values: impl Iterator<Item = u64>,
-    ) -> &mut Self {
+    pub fn packed_uint(&mut self, field: u32, values: impl Iterator<Item = u64>) -> &mut Self {
         let mut inner = Vec::new();
         values.for_each(|value| inner.write_varint(value));
         self.bytes(field, &inner)
     }
 
     /// Appends `bytes`, or an already encoded message.
-    pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
+    pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.tag(field, ProtobufWireType::Bytes);
         self.bytes.write_count(value.len());
         self.bytes.extend_from_slice(value);
@@ -88,7 +84,7 @@ impl ProtobufMessage {
     }
 
     /// Appends the message with its length prefix, as in a stream of messages.
-    pub(crate) fn delimited_into(self, out: &mut Vec<u8>) {
+    pub fn delimited_into(self, out: &mut Vec<u8>) {
         out.write_count(self.bytes.len());
         out.extend_from_slice(&self.bytes);
     }

@@ -1,9 +1,12 @@
 //! `--metrics ADDR` serves the metrics of a running command to Prometheus; `--metrics-statsd ADDR`
-//! sends them to a statsd server.
+//! sends them to a statsd server, and `--metrics-otlp URL` to a receiver of OpenTelemetry's protocol.
 //!
-//! Both run in threads of their own, so scrapes and the command's work never wait for each other.
+//! All run in threads of their own, so scrapes and the command's work never wait for each other.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use anyhow::Context as _;
 use axum::{
@@ -14,9 +17,11 @@ use axum::{
 use howdah_http::server::HttpServer;
 use howdah_stats::Registry;
 
+mod otlp;
+mod periodic;
 mod statsd;
 
-use self::statsd::StatsdSender;
+use self::periodic::PeriodicSender;
 use crate::{context::CommandContext, errors::WithHint as _};
 
 /// Maximum open connections of scrapers and health checks. Idle ones are closed after ten seconds.
@@ -31,14 +36,20 @@ pub(crate) struct MetricsArgs {
     /// Send the same metrics to a statsd server, every ten seconds and at the end
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics_statsd: Option<String>,
+    /// Send the same metrics to an OpenTelemetry (OTLP/HTTP) receiver, every ten seconds and at the
+    /// end
+    #[arg(long, value_name = "URL")]
+    pub(crate) metrics_otlp: Option<String>,
+    /// Send the token in this file to the OpenTelemetry receiver
+    #[arg(long, value_name = "FILE", requires = "metrics_otlp")]
+    pub(crate) metrics_otlp_token_file: Option<PathBuf>,
 }
 
-/// A guard that serves and sends metrics until it is dropped, with a last packet to the statsd
-/// server.
+/// A guard that serves and sends metrics until it is dropped, and then sends them a last time.
 #[derive(Debug)]
 pub(crate) struct MetricsGuard {
     _server: Option<HttpServer>,
-    _sender: Option<StatsdSender>,
+    _senders: Vec<PeriodicSender>,
     readiness: Arc<ReadinessCheck>,
 }
 
@@ -71,7 +82,7 @@ impl MetricsGuard {
 impl MetricsArgs {
     /// Whether any option requests metrics.
     pub(crate) fn is_enabled(&self) -> bool {
-        self.metrics.is_some() || self.metrics_statsd.is_some()
+        self.metrics.is_some() || self.metrics_statsd.is_some() || self.metrics_otlp.is_some()
     }
 
     /// Serves and sends the context's registry as the options say, and reports the address. Keep
@@ -79,7 +90,7 @@ impl MetricsArgs {
     ///
     /// # Errors
     ///
-    /// See [`serve`] and [`StatsdSender::start`].
+    /// See [`serve`], [`statsd::start`] and [`otlp::start`].
     pub(crate) fn serve(&self, ctx: &CommandContext) -> anyhow::Result<MetricsGuard> {
         let readiness = Arc::new(ReadinessCheck::default());
         let server = match &self.metrics {
@@ -91,9 +102,15 @@ impl MetricsArgs {
             }
             None => None,
         };
-        let start = |address: &String| StatsdSender::start(address, ctx.registry().clone());
-        let sender = self.metrics_statsd.as_ref().map(start).transpose()?;
-        Ok(MetricsGuard { _server: server, _sender: sender, readiness })
+        let mut senders = Vec::new();
+        if let Some(address) = &self.metrics_statsd {
+            senders.push(statsd::start(address, ctx.registry().clone())?);
+        }
+        if let Some(url) = &self.metrics_otlp {
+            let token_file = self.metrics_otlp_token_file.as_ref();
+            senders.push(otlp::start(url, token_file, ctx.registry().clone())?);
+        }
+        Ok(MetricsGuard { _server: server, _senders: senders, readiness })
     }
 }
 
@@ -194,6 +211,7 @@ mod tests {
             howdah_warm::metrics::METRICS,
             howdah_warm::daemon::METRICS,
             howdah_top::METRICS,
+            howdah_probe::recorder::METRICS,
             howdah_statsd::self_metrics::METRICS,
             howdah_pool::METRICS,
         ];

@@ -113,6 +113,11 @@ impl Histogram {
         self.0.counts.iter().map(|count| count.load(Relaxed))
     }
 
+    /// Returns the upper bounds of the buckets in microseconds, without the unbounded bucket.
+    pub(crate) fn bounds_us(&self) -> &'static [u64] {
+        self.0.bounds_us
+    }
+
     /// Returns the sum of all observations in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.0.sum_us.load(Relaxed)

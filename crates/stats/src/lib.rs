@@ -22,6 +22,7 @@
 
 mod description;
 mod handles;
+pub mod otlp;
 mod percentiles;
 pub mod prometheus;
 mod registry;

@@ -15,7 +15,6 @@ mod otlp;
 mod outbox;
 mod postgres;
 mod prometheus;
-pub(crate) mod protobuf;
 mod repeater;
 #[cfg(test)]
 pub(crate) mod testing;

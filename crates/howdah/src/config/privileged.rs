@@ -34,7 +34,7 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 26] = [
+const PRIVILEGED: [(&str, Privilege); 30] = [
     ("admin", Privilege::OpensControl),
     ("allow-production", Privilege::AllowsProduction),
     ("allow-remote", Privilege::SendsData),
@@ -45,7 +45,11 @@ const PRIVILEGED: [(&str, Privilege); 26] = [
     ("html", Privilege::WritesFile),
     ("lab.restart.set", Privilege::RunsProgram),
     ("lab.start.set", Privilege::RunsProgram),
+    ("metrics-otlp", Privilege::SendsData),
+    ("metrics-otlp-token-file", Privilege::SendsData),
     ("metrics-statsd", Privilege::SendsData),
+    ("metrics.otlp.token-file", Privilege::SendsData),
+    ("metrics.otlp.url", Privilege::SendsData),
     ("metrics.statsd.address", Privilege::SendsData),
     ("out", Privilege::WritesFile),
     ("output", Privilege::WritesFile),

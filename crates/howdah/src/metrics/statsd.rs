@@ -1,57 +1,33 @@
-//! Sends the registry to a statsd server from a thread.
+//! Sends the registry to a statsd server.
 
-use std::{
-    net::UdpSocket,
-    sync::mpsc::{self, RecvTimeoutError},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::net::UdpSocket;
 
 use anyhow::Context as _;
 use howdah_stats::{Registry, statsd::StatsdEncoder};
 
+use super::periodic::PeriodicSender;
 use crate::errors::WithHint as _;
 
-/// The usual flush interval of statsd servers.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The thread that sends metrics every [`FLUSH_INTERVAL`] until this handle is dropped, and then
-/// once more.
-#[derive(Debug)]
-pub(crate) struct StatsdSender {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StatsdSender {
-    /// Resolves the server and starts sending to it by UDP.
-    ///
-    /// # Errors
-    ///
-    /// The address is not `HOST:PORT`, the host cannot be resolved, or the socket or the thread
-    /// cannot be created.
-    pub(crate) fn start(address: &str, registry: Registry) -> anyhow::Result<Self> {
-        let socket = connect(address)
-            .with_context(|| format!("cannot send metrics to {address}"))
-            .hint("--metrics-statsd takes HOST:PORT, such as 127.0.0.1:8125")?;
-        let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new().name("metrics-statsd".into()).spawn(move || {
-            let mut packets = StatsdEncoder::default();
-            loop {
-                let end = stopped.recv_timeout(FLUSH_INTERVAL) != Err(RecvTimeoutError::Timeout);
-                for packet in packets.encode(&registry) {
-                    // Delivery is best effort, as usual with statsd: the server may not be running.
-                    if let Err(error) = socket.send(packet.as_bytes()) {
-                        tracing::debug!(%error, "cannot send a metrics packet");
-                    }
-                }
-                if end {
-                    return;
-                }
+/// Resolves the server, and sends the registry to it by UDP until the sender is dropped.
+///
+/// # Errors
+///
+/// The address is not `HOST:PORT`, the host cannot be resolved, or the socket or the thread cannot
+/// be created.
+pub(super) fn start(address: &str, registry: Registry) -> anyhow::Result<PeriodicSender> {
+    let socket = connect(address)
+        .with_context(|| format!("cannot send metrics to {address}"))
+        .hint("--metrics-statsd takes HOST:PORT, such as 127.0.0.1:8125")?;
+    let mut packets = StatsdEncoder::default();
+    let sender = PeriodicSender::start("metrics-statsd", move || {
+        for packet in packets.encode(&registry) {
+            // Delivery is best effort, as usual with statsd: the server may not be running.
+            if let Err(error) = socket.send(packet.as_bytes()) {
+                tracing::debug!(%error, "cannot send a metrics packet");
             }
-        })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
+        }
+    })?;
+    Ok(sender)
 }
 
 fn connect(address: &str) -> std::io::Result<UdpSocket> {
@@ -67,16 +43,6 @@ fn connect(address: &str) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-impl Drop for StatsdSender {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Errors of the thread were already logged there.
-            let _ = thread.join();
-        }
-    }
-}
-
 #[test]
 fn drop_sends_final_counts() {
     use howdah_stats::Description;
@@ -85,11 +51,11 @@ fn drop_sends_final_counts() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let registry = Registry::new();
     let address = server.local_addr().unwrap().to_string();
-    let sender = StatsdSender::start(&address, registry.clone()).unwrap();
+    let sender = start(&address, registry.clone()).unwrap();
     registry.counter(&SEEN).add(3);
     drop(sender);
     let mut buffer = [0; 64];
     let length = server.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..length], b"t_seen_total:3|c");
-    assert!(StatsdSender::start("nowhere", Registry::new()).is_err());
+    assert!(start("nowhere", Registry::new()).is_err());
 }

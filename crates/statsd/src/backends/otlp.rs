@@ -14,13 +14,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use howdah_codec::protobuf::ProtobufMessage;
 use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
     http::{AGENT, HttpSender},
     outbox::{BatchSink, ValueBatch},
-    protobuf::ProtobufMessage,
 };
 use crate::{
     MetricName,

@@ -3,10 +3,11 @@
 //!
 //! Field numbers are those of prometheus/client_model, `metrics.proto`.
 
+use howdah_codec::protobuf::ProtobufMessage;
 use howdah_stats::{MetricFamily, MetricHandle, MetricKind};
 
 use super::families::{FamilyTable, FamilyType, TimerObservations};
-use crate::{backends::protobuf::ProtobufMessage, sketch::Sketch};
+use crate::sketch::Sketch;
 
 /// The coarsest schema of native histograms.
 const SCHEMA_MIN: i32 = -4;
