@@ -23,6 +23,7 @@ mod episode;
 mod exact_probes;
 mod layout;
 mod log_histogram;
+mod metrics;
 mod pressure;
 mod record;
 mod recording;
@@ -45,11 +46,13 @@ use std::{
 
 use howdah_connect::ConnectTarget;
 use howdah_inspect::RunningServer;
+use howdah_stats::Registry;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use self::{
     bytes::RecordDecodeError,
     log_histogram::LogHistogram,
+    metrics::METRICS,
     record::{
         ExtensionTotals, FlightRecord, LostCounts, NamedRelation, NoteKind, PhaseEnded,
         PhaseStarted, RecordedSecond, RecordedSource, RecordingEnded, RecordingNote,
@@ -68,6 +71,7 @@ pub use self::{
 use self::{
     episode::Episodes,
     exact_probes::{ExactProbes, TraceReport},
+    metrics::RecorderMetrics,
     session_log::SessionLog,
     sources::{Sources, recorded_source, wall_us},
     trigger::{TriggerHit, TriggerInputs},
@@ -151,6 +155,7 @@ pub struct FlightRecorder {
     /// Number of bytes recorded, in all and when the header was last repeated.
     recorded_bytes: (u64, u64),
     episodes: Episodes,
+    metrics: Option<RecorderMetrics>,
     exact: Option<(i64, ExactProbes)>,
     sync: SyncTimer,
     sessions: SessionLog,
@@ -270,6 +275,7 @@ impl FlightRecorder {
                 suppressed: 0,
             },
             episodes: Episodes::new(writer.body_max(), cool_down_us),
+            metrics: None,
             summary: RecordingTotals {
                 max_bytes: writer.max_bytes(),
                 ..RecordingTotals::default()
@@ -301,6 +307,11 @@ impl FlightRecorder {
             ServerPresence::Away(due) => due,
             ServerPresence::Ending(..) => Instant::now() + STOP_CHECK_INTERVAL,
         }
+    }
+
+    /// Updates the metrics [`METRICS`] in this registry from now on.
+    pub fn export_to(&mut self, registry: Registry) {
+        self.metrics = Some(RecorderMetrics::new(registry));
     }
 
     /// Whether the server has stopped and the recorder waits for its return.
@@ -408,6 +419,9 @@ impl FlightRecorder {
     }
 
     fn record(&mut self, at_us: i64, record: &FlightRecord) {
+        if let Some(metrics) = &self.metrics {
+            metrics.observe(record);
+        }
         let body: RecordBody = record.to_bytes(self.next_number).into();
         self.next_number += 1;
         self.recorded_bytes.0 += body.len() as u64;

@@ -21,7 +21,10 @@ use crate::as_this_user;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Parts of the names of metrics that exist only while a feature is used, which the test does not.
-const CONDITIONAL: &[&str] = &["member", "mirror", "listen", "capture", "notification", "backend"];
+const CONDITIONAL: &[&str] = &[
+    "member", "mirror", "listen", "capture", "notification", "backend", "probe_extension",
+    "probe_checkpoint", "probe_call", "probe_triggers", "probe_pressure",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
@@ -162,9 +165,10 @@ fn dashboards_and_rules_work_on_scraped_series() {
     fs::write(folder.path().join("statsd.toml"), statsd_settings).unwrap();
     let user = as_this_user();
     let metrics = ["--metrics", "127.0.0.1:0"];
-    let commands: [&[&str]; 3] = [
+    let commands: [&[&str]; 4] = [
         &["pool", &user, "-c", "pool.toml", metrics[0], metrics[1]],
         &["top", &uri, "--watch", metrics[0], metrics[1]],
+        &["probe", "run", &uri, "-o", "a.rec", metrics[0], metrics[1]],
         &["warm", "watch", &uri, "-o", "images", "--interval", "1s", metrics[0], metrics[1]],
     ];
     let started: Vec<_> = commands.iter().map(|args| start(folder.path(), args)).collect();

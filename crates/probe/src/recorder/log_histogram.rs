@@ -73,6 +73,23 @@ impl LogHistogram {
         Duration::from_nanos(self.total_ns.checked_div(self.count).unwrap_or(0))
     }
 
+    /// Returns the sum of all durations, in whole microseconds.
+    pub(super) fn total_us(&self) -> u64 {
+        self.total_ns / 1000
+    }
+
+    /// Returns the number of durations up to each bound in microseconds and above the one before,
+    /// and last those above all bounds. A bucket belongs where its middle is.
+    pub(super) fn counts(&self, bounds_us: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0_u64; bounds_us.len() + 1];
+        for (bucket, count) in &self.buckets {
+            let middle = bucket_midpoint(*bucket);
+            let at = bounds_us.partition_point(|bound| bound.saturating_mul(1000) < middle);
+            counts[at] = counts[at].saturating_add(*count);
+        }
+        counts
+    }
+
     /// Returns the quantile `share` (0 to 1); zero if there are no durations.
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;
@@ -145,6 +162,13 @@ mod tests {
         let mut spread = LogHistogram::default();
         all_ns.iter().for_each(|ns| spread.add(Duration::from_nanos(*ns)));
         spread
+    }
+
+    #[test]
+    fn counts_are_by_bounds() {
+        let durations = histogram(&[900, 20_000, 20_000, 3_000_000]);
+        assert_eq!(durations.counts(&[1, 50, 100]), [1, 2, 0, 1]);
+        assert_eq!(durations.total_us(), 3_040);
     }
 
     proptest! {

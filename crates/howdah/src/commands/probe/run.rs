@@ -15,7 +15,9 @@ use howdah_probe::{
 use howdah_report::probe::{event_line, started, totals, totals_remarks};
 
 use super::target::{LocalServer, TargetArgs};
-use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
+use crate::{
+    context::CommandContext, errors::WithHint as _, metrics::MetricsArgs, outcome::CommandOutcome,
+};
 
 /// Record a server continuously to a file of limited size.
 ///
@@ -73,6 +75,8 @@ pub(super) struct Args {
     /// Exit when the server stops, instead of waiting for it to restart
     #[arg(long)]
     until_server_stops: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -100,6 +104,10 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
             .hint("`howdah probe doctor` shows what can be measured here")?,
         opened => opened?,
     };
+    let _metrics = args.metrics.serve(ctx)?;
+    if args.metrics.is_enabled() {
+        recorder.export_to(ctx.registry().clone());
+    }
     let namer = session.map(RelationNamer::start).transpose()?;
     let print = |text: &str| {
         let mut out = ctx.stdout();
