@@ -47,6 +47,7 @@ use howdah_connect::ConnectTarget;
 use howdah_inspect::RunningServer;
 use rustix::time::{ClockId, clock_gettime};
 
+pub(crate) use self::trigger::is_wal_wait;
 pub use self::{
     bytes::RecordDecodeError,
     log_histogram::LogHistogram,
