@@ -8,7 +8,7 @@ use howdah_probe::{
     waits::TimeCategory,
 };
 
-use super::{Canvas, GAP, RIGHT, WIDTH};
+use super::{Canvas, GAP, RIGHT};
 use crate::chart::{Axis, decade_ticks, escaped, ticks};
 
 const EXTENSION: &str = "waits to extend relations: median to 99th percentile, line to the longest";
@@ -168,7 +168,7 @@ impl Canvas {
 
     /// Draws a right-aligned legend: each name after a square in its colour.
     pub(super) fn legend(&mut self, names: &[(&str, &str)], y: f64) {
-        let mut x = WIDTH - RIGHT;
+        let mut x = self.width - RIGHT;
         for (class, name) in names.iter().rev() {
             self.svg.push(format_args!(
                 r#"<text class="tick end" x="{x:.1}" y="{y:.1}">{}</text>"#,
