@@ -76,6 +76,8 @@ const LONG_STATEMENT_US: i64 = 1_000_000;
 const CLIENTS_CHANGE_MIN: u64 = 10;
 /// Maximum number of recorded groups of sessions.
 const GROUPS_MAX: usize = 8;
+/// Time from the end of a `CHECKPOINT` to the sample in which the server has counted it.
+const REQUEST_AGE_US: i64 = 3_000_000;
 /// Type of the process that replays the WAL.
 const STARTUP: &str = "startup";
 /// Lag of a standby from which it is recorded, as time or as WAL.
@@ -232,7 +234,8 @@ impl SessionReader {
         if busy == 0 && !has_changed && !is_lagging && !has_requests {
             return Ok(sample);
         }
-        let mut activity = server.activity(false)?;
+        // A session that requested a checkpoint may idle again.
+        let mut activity = server.activity(has_requests)?;
         own_commits += 1;
         let is_replay = |backend: &&mut BackendActivity| {
             backend.kind.as_ref().is_some_and(|kind| kind.as_str() == STARTUP)
@@ -247,7 +250,10 @@ impl SessionReader {
             !backend.blockers.is_empty()
                 || backend.wait.as_ref().is_some_and(|wait| &*wait.class == "Lock")
         };
-        let mut details = SampleDetails { has_requests, is_lagging, ..SampleDetails::default() };
+        let requested_since_us =
+            has_requests.then(|| activity.taken_us.saturating_sub(REQUEST_AGE_US));
+        let mut details =
+            SampleDetails { requested_since_us, is_lagging, ..SampleDetails::default() };
         if is_lagging {
             details.standby = server.slowest_standby()?;
             own_commits += 1;
@@ -381,8 +387,9 @@ struct SampleDetails {
     temp_files: Vec<(i32, u64)>,
     /// The slowest standby, while it lags.
     standby: Option<SlowestStandby>,
-    /// Whether a checkpoint was requested since the previous sample.
-    has_requests: bool,
+    /// If a checkpoint was requested since the previous sample: the time since when a session that
+    /// idles may have waited for it.
+    requested_since_us: Option<i64>,
     /// Whether a standby lags, or the server itself is one that does.
     is_lagging: bool,
 }
@@ -467,7 +474,10 @@ fn is_recorded(backend: &BackendActivity, details: &SampleDetails) -> bool {
         Some(BackendType::Client) => {
             !is_idle
                 || !backend.blockers.is_empty()
-                || details.has_requests && has_requested_checkpoint(backend)
+                || details.requested_since_us.is_some_and(|since_us| {
+                    backend.since_us().is_some_and(|us| us >= since_us)
+                        && has_requested_checkpoint(backend)
+                })
         }
         Some(BackendType::WalSender) => {
             details.standby.as_ref().is_some_and(|standby| standby.pid == backend.pid)

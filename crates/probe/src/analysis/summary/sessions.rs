@@ -521,11 +521,14 @@ fn find_dominant(
             continue;
         }
         let culprits = culprits::of_event(window, &[span], Some(event));
+        let on = extended_relation(window, span)
+            .filter(|_| event == EXTEND)
+            .map_or_else(String::new, |name| format!(" on {name}"));
         let evidence = format!(
             "{sessions:.1} sessions on average in {lasted_s:.0} s; sampled {samples} times"
         );
         summary.findings.push(RecordingFinding {
-            text: format!("{:.0} % of database time is waits for {event}", share * 100.0),
+            text: format!("{:.0} % of database time is waits for {event}{on}", share * 100.0),
             evidence,
             // This is the normal state rather than an excess over it, so changes are listed first.
             cost_s: 0.0,

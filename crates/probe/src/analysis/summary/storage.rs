@@ -15,7 +15,7 @@ use crate::{
         units,
         window::{RecordingWindow, TimeSpan},
     },
-    recorder::{RecordedCounters, RecordedSecond, RecordedSession, RecordedSessions},
+    recorder::{RecordedCounters, RecordedSecond, RecordedSession, RecordedSessions, is_wal_wait},
 };
 
 /// Minimum share of the buffer cache that is replaced in a second, and ratio to the median second.
@@ -144,10 +144,17 @@ pub(super) fn find_checkpoint_storm(
             (" by sessions too short to be sampled".to_owned(), "", Vec::new())
         }
         [] => {
-            let by = ", most likely by the amount of WAL".to_owned();
+            let writers = writers(window, around);
+            let written = writers
+                .first()
+                .filter(|writer| writer.role == CulpritRole::Statement)
+                .map_or_else(String::new, |writer| {
+                    format!(", which {} may have written", writer.process())
+                });
+            let by = format!(", most likely by the amount of WAL{written}");
             let why = "; max_wal_size is too small for the WAL that is written, unless a backup \
                        requested them";
-            (by, why, writers(window, around))
+            (by, why, writers)
         }
     };
     summary.findings.push(RecordingFinding {
@@ -221,13 +228,20 @@ fn has_request_waits(window: &RecordingWindow, span: TimeSpan) -> bool {
     rows.any(|row| CHECKPOINT_REQUEST_WAITS.contains(&&*row.event))
 }
 
-/// Returns the statements that worked most, and may have written WAL.
+/// Returns the statements that may have written WAL, those first that worked most per process: a
+/// bulk load, rather than the many small transactions that it delays.
 fn writers(window: &RecordingWindow, span: TimeSpan) -> Vec<Culprit> {
-    let mut culprits = culprits::busiest(window, &[span], |wait| !wait.starts_with("Lock:"));
-    culprits.sort_by_key(|culprit| {
+    let mut culprits =
+        culprits::busiest(window, &[span], |wait| !wait.starts_with("Lock:") && !is_wal_wait(wait));
+    let rank = |culprit: &Culprit| {
         let text = culprit.statement.to_ascii_lowercase();
-        let reads = ["select", "table", "values", "fetch", "show", "begin", "set"];
-        (culprit.role != CulpritRole::Statement, reads.iter().any(|word| text.starts_with(word)))
+        let reads = ["select", "table", "values", "fetch", "show", "set"];
+        let is_read = reads.iter().any(|word| text.starts_with(word));
+        (culprit.role != CulpritRole::Statement, is_read)
+    };
+    let time = |culprit: &Culprit| culprit.time_s / culprit.pids.len().max(1) as f64;
+    culprits.sort_by(|one, other| {
+        rank(one).cmp(&rank(other)).then_with(|| time(other).total_cmp(&time(one)))
     });
     culprits
 }

@@ -1,6 +1,8 @@
 //! Lanes with one line or several: sessions that wait for storage or for locks, commits, and the
 //! pressure on the host.
 
+use std::array;
+
 use howdah_probe::{
     analysis::{RecordingWindow, TimeBucket, TimeSpan},
     waits::TimeCategory,
@@ -64,10 +66,7 @@ impl Canvas {
     /// Draws the share of time in which processes of the host waited for a resource.
     pub(super) fn pressure_lane(&mut self, window: &RecordingWindow, buckets: &[TimeBucket]) {
         const NAME: &str = "host pressure: % of time in which processes waited";
-        let mut values = [const { Vec::new() }; 3].map(|mut values: Vec<Option<f64>>| {
-            values.resize(buckets.len(), None);
-            values
-        });
+        let mut values: [Vec<Option<f64>>; 3] = array::from_fn(|_| vec![None; buckets.len()]);
         for pressure in &window.pressures {
             let Some(index) = self.column_of(buckets, pressure.at_us) else { continue };
             let resources = [pressure.cpu, pressure.io, pressure.memory];
