@@ -304,7 +304,7 @@ fn standby_cause(window: &RecordingWindow, span: TimeSpan) -> StandbyCause {
         let samples = window.sessions.iter().filter(|sessions| span.contains(sessions.at_us));
         let rows =
             samples.flat_map(|sessions| sessions.rows.iter().map(move |row| (sessions, row)));
-        rows.filter(|(sessions, row)| sessions.name(row.kind) == kind).last()
+        rows.filter(|(sessions, row)| sessions.name(row.kind) == kind).next_back()
     };
     if let Some((sessions, row)) = last("startup") {
         return replay_cause(window, span, sessions.name(row.wait));

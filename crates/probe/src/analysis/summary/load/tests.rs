@@ -566,9 +566,12 @@ fn short_stall_of_a_busy_host_is_a_remark() {
 fn replaced_buffers_name_the_statement_that_reads() {
     let mut recording = Minute {
         events: &|index| if is_stalled(index) { vec![("CPU*", 500)] } else { calm_events(index) },
-        sessions: &|index| match is_stalled(index) {
-            true => (31..35).map(|pid| active(pid, REPORT, "", 0)).collect(),
-            false => calm_sessions(index),
+        sessions: &|index| {
+            if is_stalled(index) {
+                (31..35).map(|pid| active(pid, REPORT, "", 0)).collect()
+            } else {
+                calm_sessions(index)
+            }
         },
         ..CALM
     }
