@@ -99,9 +99,9 @@ const PAGE_STYLE: &str = "
 h1 { font-size: 1.3rem; margin: 0 0 .5rem; overflow-wrap: anywhere; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
 main p { margin: 0 0 .5rem; } li { overflow-wrap: anywhere; }
 .story { display: grid; grid-template-columns: minmax(0, 1fr) 480px; gap: 1rem; margin: 0 0 .8rem; align-items: start; }
-.picture, .table { overflow-x: auto; } .picture svg { width: 100%; height: auto; display: block; } main svg .page { fill: none; }
-@media (max-width: 1000px) { .story { grid-template-columns: minmax(0, 1fr); gap: .3rem; }
-  .picture svg { width: auto; max-width: none; } td:last-child { min-width: 16rem; } }
+.picture, .table { overflow-x: auto; } .picture svg { height: auto; display: block; } main svg .page { fill: none; }
+@media (min-width: 1001px) { .picture svg { width: 100%; } }
+@media (max-width: 1000px) { .story { grid-template-columns: minmax(0, 1fr); gap: .3rem; } td:last-child { min-width: 16rem; } }
 details { margin: 0 0 .6rem; } summary { cursor: pointer; } table { border-collapse: collapse; }
 th, td { text-align: left; padding: .1rem .9rem .1rem 0; font-size: .85rem; vertical-align: top; }
 td:nth-child(-n+2) { text-align: right; } .culprit { font-size: .9rem; }
