@@ -266,7 +266,11 @@ fn stall_finding(
                 evidence
                     .extend(load::standby_evidence(window, span).map(|text| format!("; {text}")));
             }
-            text(&format!("up to {:.1} sessions", run.peak), &format!(", most of them for {event}"))
+            let on = extended_relation(window, span)
+                .filter(|_| event == EXTEND)
+                .map_or_else(String::new, |name| format!(" on {name}"));
+            let waited_for = format!(", most of them for {event}{on}");
+            text(&format!("up to {:.1} sessions", run.peak), &waited_for)
         }
     };
     Some(RecordingFinding { text, evidence, cost_s: run.cost_s, span: Some(span), culprits })
