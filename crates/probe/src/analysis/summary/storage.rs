@@ -302,9 +302,9 @@ fn standby_cause(window: &RecordingWindow, span: TimeSpan) -> StandbyCause {
     // The last row of a kind in the span.
     let last = |kind: &str| {
         let samples = window.sessions.iter().filter(|sessions| span.contains(sessions.at_us));
-        let rows =
+        let mut rows =
             samples.flat_map(|sessions| sessions.rows.iter().map(move |row| (sessions, row)));
-        rows.filter(|(sessions, row)| sessions.name(row.kind) == kind).next_back()
+        rows.rfind(|(sessions, row)| sessions.name(row.kind) == kind)
     };
     if let Some((sessions, row)) = last("startup") {
         return replay_cause(window, span, sessions.name(row.wait));
