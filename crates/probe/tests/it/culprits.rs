@@ -144,7 +144,7 @@ fn troubles(
             let around =
                 TimeSpan { from_us: before + 2 * SAMPLE_INTERVAL_US, to_us: after - 200_000 };
             let window = RecordingWindow::from_span(&recording, around);
-            println!(
+            eprintln!(
                 "{} on PostgreSQL {major}, {} ms after the start of the recording, for {} ms",
                 trouble.name,
                 (span.from_us - RecordingWindow::from_recording(&recording).span().from_us) / 1000,
@@ -713,7 +713,7 @@ fn headline_names_the_standby_that_lags_and_the_session_that_delays_it() {
                     pid(&reader)
                 })
             });
-            println!("PostgreSQL {major}, after {calm:?}");
+            eprintln!("PostgreSQL {major}, after {calm:?}");
             let summary = |path: &Path| {
                 let recording = FlightRecording::open(path).unwrap();
                 summarize(&RecordingWindow::from_recording(&recording))

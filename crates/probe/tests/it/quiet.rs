@@ -173,7 +173,7 @@ fn record_quietly(load: OrdinaryLoad, major: u32, time: Duration) -> Option<Stri
     });
     let window = RecordingWindow::from_recording(&FlightRecording::open(&path).unwrap());
     let (summary, transactions) = (summarize(&window), transactions.into_inner());
-    println!("{name}: {transactions} transactions: {}", summary.headline);
+    eprintln!("{name}: {transactions} transactions: {}", summary.headline);
     let commits: u64 = window.counters.iter().map(|of| of.commits).sum();
     assert!(load == OrdinaryLoad::Idle || commits > time.as_secs(), "{commits} commits");
     // The recorder's own session is not among them.
