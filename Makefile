@@ -6,6 +6,8 @@ DEMO_OUT ?= demo-out
 PREFIX ?= /usr/local
 TARGET ?= all
 SECONDS ?= 60
+QUIET_SERVERS ?= 12
+QUIET_SECONDS ?= 3000
 SOAK_SECONDS ?= 3600
 SEEDS ?= 100000
 SPARK ?= 4.3.0
@@ -14,7 +16,7 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts bench compat doc receivers soak book spark
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts quiet bench compat doc receivers soak book spark
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -82,6 +84,10 @@ failover: setup ## Kill a primary, promote its standby and start the old primary
 
 restarts: setup ## Replace the pooler, restart the server and fail over under 200 clients with each authentication.
 	HOWDAH_RESTARTS_CLIENTS=200 $(CARGO) test --package howdah-pool --test it -- restarts:: --nocapture --test-threads 1
+
+# 12 servers for 50 minutes are 600 quiet minutes.
+quiet: setup ## Record ordinary loads for 600 minutes of servers; fail if a report has a headline: make quiet QUIET_SERVERS=4 QUIET_SECONDS=120.
+	HOWDAH_QUIET_SERVERS=$(QUIET_SERVERS) HOWDAH_QUIET_SECONDS=$(QUIET_SECONDS) $(CARGO) test --package howdah-probe --test it -- quiet:: --nocapture
 
 soak: setup ## Run all services together for an hour while servers and services fail: make soak SOAK_SECONDS=3600.
 	HOWDAH_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --workspace $(FULL) --test it -- soak:: --nocapture

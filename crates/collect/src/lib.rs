@@ -54,5 +54,5 @@ pub use text::{SqlText, sanitized_line};
 pub use version::ServerVersion;
 pub use view::{ColumnKind, StatsView, ViewColumn, ViewSample};
 pub use views::VIEWS;
-pub use vitals::{PreparedTransaction, ServerVitals, WaitedLock};
+pub use vitals::{PreparedTransaction, ServerVitals, SlowestStandby, WaitedLock};
 pub use waits::{WaitCount, WaitCounts};

@@ -43,6 +43,20 @@ pub struct ServerVitals {
     /// The same as time, in seconds, as measured by the server; `None` if it is unknown, and once
     /// everything is replayed.
     pub replay_lag_seconds: Option<f64>,
+    /// Position in the WAL, in bytes, that the slowest standby or subscriber has replayed; on a
+    /// standby, that the server itself has replayed. `None` without standbys.
+    pub replayed_lsn: Option<u64>,
+}
+
+/// The standby or subscriber of a primary that has replayed the least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowestStandby {
+    /// The process that sends the WAL to it.
+    pub pid: i32,
+    /// Bytes of WAL that it has not written to its disk.
+    pub flush_lag_bytes: u64,
+    /// Bytes of WAL that it has not replayed.
+    pub replay_lag_bytes: u64,
 }
 
 /// A process's wait for a heavyweight lock.
@@ -94,7 +108,10 @@ pub(crate) fn sql(version: ServerVersion) -> String {
            CASE WHEN pg_last_wal_receive_lsn() <> pg_last_wal_replay_lsn() \
              THEN date_part('epoch', clock_timestamp() - pg_last_xact_replay_timestamp()) END \
            ELSE (SELECT max(date_part('epoch', replay_lag)) FROM pg_stat_get_wal_senders() \
-             WHERE state <> 'backup') END \
+             WHERE state <> 'backup') END, \
+         CASE WHEN r.is_standby THEN pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::int8 \
+           ELSE (SELECT min(pg_wal_lsn_diff(replay_lsn, '0/0'))::int8 \
+             FROM pg_stat_get_wal_senders() WHERE state <> 'backup') END \
          FROM (SELECT sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(deadlocks)::int8, \
              sum(temp_files)::int8, sum(temp_bytes)::int8, {started} FROM pg_stat_database) d, \
            (SELECT count(*) FILTER (WHERE coalesce(backend_type = 'client backend', datid IS NOT NULL)), \
@@ -116,6 +133,21 @@ const WAITED_LOCKS: &str = "\
       coalesce(w.relation, t.relation) FROM l w LEFT JOIN LATERAL (SELECT o.database, o.relation \
       FROM l o WHERE o.pid = w.pid AND o.granted LIMIT 1) t ON w.locktype = 'transactionid' \
     WHERE NOT w.granted LIMIT 1000";
+
+/// Selects no row on a standby.
+const SLOWEST_STANDBY: &str = "\
+    SELECT s.pid, pg_wal_lsn_diff(n.lsn, s.flush_lsn)::int8, \
+      pg_wal_lsn_diff(n.lsn, s.replay_lsn)::int8 FROM pg_stat_get_wal_senders() s, \
+      (SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END AS lsn) n \
+    WHERE s.state <> 'backup' AND s.replay_lsn < n.lsn ORDER BY s.replay_lsn LIMIT 1";
+
+/// The process that replays the WAL of a standby waits for a lock without being listed among the
+/// processes for which `pg_blocking_pids` works. It needs all locks exclusively.
+const REPLAY_BLOCKERS: &str = "\
+    SELECT DISTINCT h.pid FROM pg_locks w JOIN pg_locks h ON h.locktype = w.locktype \
+      AND h.database = w.database AND h.relation = w.relation AND h.granted AND h.pid <> w.pid \
+    WHERE NOT w.granted AND w.locktype = 'relation' AND w.pid = \
+      (SELECT pid FROM pg_stat_get_activity(NULL) WHERE backend_type = 'startup') LIMIT 16";
 
 const PREPARED: &str = "\
     SELECT gid, owner, database, (date_part('epoch', prepared) * 1e6)::int8 \
@@ -144,6 +176,7 @@ impl ServerVitals {
             requested_checkpoints: number(10).unwrap_or(0),
             replay_lag_bytes: number(11),
             replay_lag_seconds: row.text(12).and_then(|text| text.parse().ok()),
+            replayed_lsn: number(13),
         })
     }
 }
@@ -195,6 +228,35 @@ impl MonitorConnection {
             })
         };
         Ok(result.rows.iter().filter_map(transaction).collect())
+    }
+
+    /// Reads which standby or subscriber has replayed the least; `None` on a standby, if all has
+    /// been replayed, and for roles that may not see it.
+    ///
+    /// # Errors
+    ///
+    /// The statement or the connection failed.
+    pub fn slowest_standby(&mut self) -> Result<Option<SlowestStandby>, CollectError> {
+        let result = self.run_named("slowest_standby", |_| SLOWEST_STANDBY.to_owned())?;
+        let standby = |row: &ResultRow| {
+            let bytes = |at| row.text(at).and_then(|text| text.parse().ok());
+            Some(SlowestStandby {
+                pid: row.text(0)?.parse().ok()?,
+                flush_lag_bytes: bytes(1).unwrap_or(0),
+                replay_lag_bytes: bytes(2)?,
+            })
+        };
+        Ok(result.rows.first().and_then(standby))
+    }
+
+    /// Reads the sessions for whose locks the replay of the WAL waits, on a standby.
+    ///
+    /// # Errors
+    ///
+    /// The statement or the connection failed.
+    pub fn replay_blockers(&mut self) -> Result<Vec<i32>, CollectError> {
+        let result = self.run_named("replay_blockers", |_| REPLAY_BLOCKERS.to_owned())?;
+        Ok(result.rows.iter().filter_map(|row| row.text(0)?.parse().ok()).collect())
     }
 
     /// Reads the size of the temporary files of each process in the default tablespace: pid and

@@ -10,6 +10,7 @@
 
 mod culprits;
 mod report;
+mod story;
 mod summary;
 mod time_by;
 pub mod units;
@@ -17,6 +18,7 @@ mod window;
 
 pub use culprits::{Culprit, CulpritRole};
 pub use report::{RecordingReport, VERSION, report};
+pub use story::{StoryParagraph, StoryTopic, story};
 pub use summary::{RecordingFinding, RecordingSummary, summarize};
 pub use time_by::{TIME_SHARES_MAX, TimeDimension, TimeShare, database_time_by};
 pub use window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan};

@@ -29,6 +29,10 @@ pub enum CulpritRole {
     Client,
     /// It is an autovacuum worker that was busy in the same time.
     Autovacuum,
+    /// It requested checkpoints.
+    Requester,
+    /// It sends the WAL to a standby that lags; its application is the standby's name.
+    Standby,
 }
 
 /// A session or a group of sessions that a finding names. Unknown texts are empty.
@@ -38,6 +42,8 @@ pub struct Culprit {
     pub role: CulpritRole,
     /// The session's process id, 0 for a prepared transaction; `None` for a group.
     pub pid: Option<u32>,
+    /// Process ids of a group that executed one statement, those with the most time first.
+    pub pids: Vec<u32>,
     /// Type of the backend, as in `pg_stat_activity`.
     pub kind: String,
     /// The statement without literals: what it executes or, for an idle session, executed last.
@@ -73,6 +79,10 @@ const STATEMENTS_SHOWN: usize = 3;
 const BLOCKERS_SHOWN: usize = 3;
 /// Share of the time from which a user, an application or a client is named.
 const SHARE_MIN: f64 = 0.5;
+/// Maximum number of process ids of a group within a line.
+const PIDS_SHOWN: usize = 3;
+/// Maximum number of process ids of a group.
+const PIDS_MAX: usize = 64;
 /// Maximum length of a statement within a line, in characters.
 const STATEMENT_CHARS: usize = 100;
 
@@ -87,6 +97,8 @@ impl CulpritRole {
             Self::Application => "application",
             Self::Client => "client",
             Self::Autovacuum => "autovacuum",
+            Self::Requester => "requester",
+            Self::Standby => "standby",
         }
     }
 }
@@ -101,6 +113,7 @@ impl Culprit {
         Self {
             role,
             pid: Some(row.pid),
+            pids: Vec::new(),
             kind: name(row.kind),
             statement: String::new(),
             database: name(row.database),
@@ -123,8 +136,12 @@ impl Culprit {
     }
 
     /// Names the process with its statement, application, user and client:
-    /// ``pid 4711 (`lock table t`, psql, user bob, 10.0.0.7)``.
+    /// ``pid 4711 (`lock table t`, psql, user bob, 10.0.0.7)``. Of several processes, names the
+    /// first: ``pids 11, 12, 13 and 5 more (`copy t from stdin`)``.
     pub fn process(&self) -> String {
+        if self.role == CulpritRole::Standby {
+            return self.standby();
+        }
         let name = match (self.pid, &*self.kind) {
             (Some(0), _) => {
                 let text = if self.statement.is_empty() {
@@ -141,10 +158,33 @@ impl Culprit {
             }
             (Some(pid), "" | "client backend") => format!("pid {pid}"),
             (Some(pid), kind) => format!("{kind} {pid}"),
-            (None, _) => return self.details(),
+            (None, _) if self.pids.is_empty() => return self.details(),
+            (None, _) => {
+                let shown: Vec<_> =
+                    self.pids.iter().take(PIDS_SHOWN).map(ToString::to_string).collect();
+                let more = match self.pids.len() - shown.len() {
+                    0 => String::new(),
+                    count => format!(" and {count} more"),
+                };
+                format!("pids {}{more}", shown.join(", "))
+            }
         };
         let details = self.details();
         if details.is_empty() { name } else { format!("{name} ({details})") }
+    }
+
+    /// Names a standby: `standby replica (walsender 4711, 10.0.0.7)`.
+    fn standby(&self) -> String {
+        let name = match &*self.application {
+            "" => "a standby".to_owned(),
+            name => format!("standby {name}"),
+        };
+        let pid = self.pid.map_or_else(String::new, |pid| format!(" {pid}"));
+        let client = match &*self.client {
+            "" | "[local]" => String::new(),
+            client => format!(", {client}"),
+        };
+        format!("{name} ({}{pid}{client})", self.kind)
     }
 
     /// Describes the session without its process id.
@@ -186,9 +226,13 @@ impl Culprit {
                 format!("{} blocked up to {} sessions{on}: {time}", self.process(), self.sessions)
             }
             CulpritRole::Query | CulpritRole::Autovacuum => format!("{}: {time}", self.process()),
+            CulpritRole::Requester => {
+                format!("{} requested checkpoints: {time}", self.process())
+            }
+            CulpritRole::Standby => format!("{}: {}", self.process(), self.statement),
             CulpritRole::Statement => match self.pid {
                 Some(_) => format!("{time}: {}", self.process()),
-                None => format!("{time} in up to {} sessions: {}", self.sessions, self.details()),
+                None => format!("{time} in up to {} sessions: {}", self.sessions, self.process()),
             },
             CulpritRole::User => format!("{time} of user {}", self.user),
             CulpritRole::Application => format!("{time} of application {}", self.application),
@@ -207,7 +251,7 @@ fn shortened(statement: &str) -> String {
 }
 
 /// Returns the samples in these spans, which are in time order.
-fn samples<'a>(
+pub(super) fn samples<'a>(
     window: &'a RecordingWindow,
     spans: &'a [TimeSpan],
 ) -> impl Iterator<Item = &'a RecordedSessions> {
@@ -240,7 +284,12 @@ pub(super) fn blockers(window: &RecordingWindow, spans: &[TimeSpan]) -> (Vec<Cul
         let rows: HashMap<u32, &RecordedSession> =
             sessions.rows.iter().map(|row| (row.pid, row)).collect();
         let mut victims: BTreeMap<u32, usize> = BTreeMap::new();
-        for row in sessions.rows.iter().filter(|row| !row.blockers.is_empty()) {
+        // The lock to extend a relation passes from one session to the next, whatever the age of
+        // their transactions.
+        let is_blocked = |row: &&RecordedSession| {
+            !row.blockers.is_empty() && sessions.name(row.wait) != "Lock:extend"
+        };
+        for row in sessions.rows.iter().filter(is_blocked) {
             let roots = roots(row, &rows);
             let roots: Vec<_> = roots
                 .into_iter()
@@ -331,7 +380,8 @@ where
 struct StatementSums<'a> {
     time_s: f64,
     sessions: usize,
-    pids: HashSet<u32>,
+    /// Session seconds by process.
+    pids: HashMap<u32, f64>,
     /// Session seconds by database, user, application and client.
     origins: HashMap<[&'a str; 4], f64>,
 }
@@ -360,7 +410,8 @@ pub(super) fn busiest(
             let origin = origin.map(|index| sessions.name(index));
             let sums = statements.entry(row.statement).or_default();
             sums.time_s += time_s;
-            sums.pids.insert(if row.leader == 0 { row.pid } else { row.leader });
+            let pid = if row.leader == 0 { row.pid } else { row.leader };
+            *sums.pids.entry(pid).or_default() += time_s;
             *sums.origins.entry(origin).or_default() += time_s;
             *present.entry(row.statement).or_default() += 1;
             for ((_, group), name) in groups.iter_mut().zip(&origin[1..]) {
@@ -382,9 +433,15 @@ pub(super) fn busiest(
         .map(|(id, sums)| {
             let [database, user, application, client] =
                 largest(&sums.origins).unwrap_or_default().map(str::to_owned);
-            let only = sums.pids.iter().next().copied().filter(|_| sums.pids.len() == 1);
+            let mut pids: Vec<_> = sums.pids.into_iter().collect();
+            pids.sort_by(|(pid, one), (other_pid, other)| {
+                other.total_cmp(one).then(pid.cmp(other_pid))
+            });
+            let mut pids: Vec<_> = pids.into_iter().map(|(pid, _)| pid).take(PIDS_MAX).collect();
+            let only = if pids.len() == 1 { pids.pop() } else { None };
             Culprit {
                 pid: only,
+                pids,
                 statement: window.statement(id).unwrap_or_default().to_owned(),
                 database,
                 user,
@@ -421,7 +478,7 @@ pub(super) fn of_event(
     spans: &[TimeSpan],
     event: Option<&str>,
 ) -> Vec<Culprit> {
-    if event.is_none_or(|event| event.starts_with("Lock:")) {
+    if event.is_none_or(|event| event.starts_with("Lock:") && event != "Lock:extend") {
         let (blockers, blocked_s) = blockers(window, spans);
         let waiting_s: f64 = samples(window, spans)
             .map(|sessions| {

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{
     culprits::Culprit,
+    story::story,
     summary::summarize,
     time_by::{TimeDimension, TimeShare, database_time_by},
     units,
@@ -33,6 +34,7 @@ pub struct RecordingReport {
     pub version: u32,
     /// The most expensive finding in one line, or that nothing stands out.
     pub summary: String,
+    story: Vec<String>,
     findings: Vec<FindingDocument>,
     remarks: Vec<String>,
     from: String,
@@ -69,6 +71,7 @@ struct CulpritDocument {
     role: &'static str,
     text: String,
     pid: Option<u32>,
+    pids: Vec<u32>,
     kind: Option<String>,
     statement: Option<String>,
     database: Option<String>,
@@ -258,6 +261,7 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         format: "howdah-flight",
         version: VERSION,
         summary: summary.headline,
+        story: story(window).into_iter().map(|paragraph| paragraph.text).collect(),
         findings: findings.collect(),
         remarks: summary.remarks,
         from: units::timestamp(span.from_us),
@@ -340,6 +344,7 @@ fn culprit_document(culprit: Culprit) -> CulpritDocument {
         role: culprit.role.as_str(),
         text,
         pid: culprit.pid,
+        pids: culprit.pids,
         kind: known(culprit.kind),
         statement: known(culprit.statement),
         database: known(culprit.database),

@@ -25,15 +25,21 @@
 //!
 //! Independently of checkpoints, **slow seconds** stand out if their 99th percentile of extension
 //! waits is ten times that of the median second and at least 10 ms, among at least ten seconds with
-//! at least ten waits each. A **clock sweep** stands out if it examines at least ten buffers per
-//! allocation over the whole recording, with at least [`ALLOCATIONS_MIN`] allocations.
+//! at least ten waits each, and if sessions waited a second in all of them. A **clock sweep**
+//! stands out if it examines at least ten buffers per allocation over the whole recording, with at
+//! least [`ALLOCATIONS_MIN`] allocations.
 //!
 //! Also independent of checkpoints are events of client sessions, second by second (see
 //! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
 //! processor; a **surge** is an event with three times the sessions of its median second, and at
 //! least one, for two seconds or more; an event **dominates** if it takes at least 30 % of database
 //! time, was sampled [`SAMPLES_MIN`] times, and has at least 0.2 sessions on average. Stalls and
-//! surges need a recording of at least ten seconds.
+//! surges need a recording of at least ten seconds. The several events of sessions that wait for
+//! the WAL to be written count as one.
+//!
+//! While processes of the host wait for a CPU, I/O or memory at least half of the time, stalls and
+//! surges of less than four seconds and three sessions are remarks, unless a blocker explains them:
+//! a busy host delays any session.
 //!
 //! # Sessions and counters
 //!
@@ -57,9 +63,14 @@
 //! * **Temporary files** of at least 64 MB, and five times what is written at the median rate.
 //!   Costs the time in which a disk writes 200 MB/s.
 //! * **Lag of a standby**: in two samples or more, at least 5 s or 64 MB of WAL, and three
-//!   times the median. Costs nothing: sessions that wait for it (`IPC:SyncRep`) are found as
-//!   waits.
-//! * **Repeated checkpoints**: at least three requested within a minute. Costs nothing.
+//!   times the median. Costs its length in seconds, as one reader of the standby would wait.
+//!   The primary names the standby, and the standby the session for which replay waits.
+//! * **Repeated checkpoints**: at least three requested within a minute, by sessions whose
+//!   statement is `CHECKPOINT`, or else by the amount of WAL. Cost what sessions waited for files
+//!   and the WAL above the median second outside of them, plus a second.
+//! * **A thrashing buffer cache**: for two seconds or more, the clock sweep replaces at least a
+//!   tenth of the cache each second, five times the median, and all of it at least once, while on
+//!   average at least half a session more works than in the median second. Costs their time.
 //!
 //! All but blockers and repeated checkpoints need a recording of at least ten seconds.
 //!
@@ -68,11 +79,13 @@
 //! Findings are ordered by their cost: the seconds that sessions waited in excess of the usual,
 //! which is the rate outside, or that of the median second. Slow seconds cost the waits of those
 //! outside of checkpoints; clock sweeps and dominant events cost nothing. Findings report
-//! coincidence, not causation. If nothing stands out, the headline says so, and names an event that
+//! coincidence, not causation. The headline also names the statement in which most of the time was
+//! spent, with its processes. If nothing stands out, the headline says so, and names an event that
 //! has more than half of database time.
 
 mod load;
 mod sessions;
+mod storage;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -80,7 +93,7 @@ use std::{
 };
 
 use super::{
-    culprits::{self, Culprit},
+    culprits::{self, Culprit, CulpritRole},
     units::{self, factor, percent},
     window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan},
 };
@@ -100,6 +113,12 @@ const SAMPLES_MIN: u64 = 50;
 const RECORDING_MIN: usize = 10;
 /// Minimum number of buffer allocations.
 const ALLOCATIONS_MIN: u64 = 1000;
+
+/// Pressure on a resource of the host, in percent, from which short stalls are the host's rather
+/// than PostgreSQL's.
+const PRESSURE_MIN: f64 = 50.0;
+/// Minimum session seconds that waits to extend relations cost in seconds that stand out.
+const SLOW_SECONDS_COST: f64 = 1.0;
 
 /// Wait events of sessions that wait for a checkpoint which they requested, as by `CHECKPOINT`.
 /// They are ignored: they do not show that a checkpoint slows other sessions.
@@ -164,12 +183,46 @@ pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
             .push("no checkpoint wrote or synced anything while it was recorded".to_owned());
     }
     summary.findings.sort_by(|one, other| other.cost_s.total_cmp(&one.cost_s));
+    for finding in &mut summary.findings {
+        let pressure = finding.span.and_then(|span| host_pressure(window, span));
+        if let Some((resource, percent)) = pressure.filter(|(_, percent)| *percent >= PRESSURE_MIN)
+        {
+            finding.evidence.push_str(&format!(
+                "; processes of the host waited for {resource} up to {percent:.0} % of the time"
+            ));
+        }
+    }
     summary.headline = match (summary.findings.first(), main_event) {
-        (Some(finding), _) => capitalized(&finding.text),
+        (Some(finding), _) => finding.headline(),
         (None, None) => "Nothing stands out".to_owned(),
         (None, Some(event)) => format!("Nothing stands out; {event}"),
     };
     summary
+}
+
+impl RecordingFinding {
+    /// Returns the finding as a sentence that names its main culprit.
+    fn headline(&self) -> String {
+        let text = capitalized(&self.text);
+        match self.culprits.first() {
+            Some(culprit)
+                if matches!(culprit.role, CulpritRole::Statement)
+                    && !self.text.contains(&culprit.process()) =>
+            {
+                format!("{text}; most of the time in {}", culprit.process())
+            }
+            _ => text,
+        }
+    }
+}
+
+/// Returns the resource for which processes of the host waited most in a span, and for how much of
+/// the time, in percent: the highest average over ten seconds.
+fn host_pressure(window: &RecordingWindow, span: TimeSpan) -> Option<(&'static str, f64)> {
+    let pressures = window.pressures.iter().filter(|pressure| span.contains(pressure.at_us));
+    let all = pressures.flat_map(|of| [("a CPU", of.cpu), ("I/O", of.io), ("memory", of.memory)]);
+    let most = all.max_by_key(|(_, hundredths)| *hundredths)?;
+    Some((most.0, f64::from(most.1?) / 100.0))
 }
 
 /// Returns the seconds outside of checkpoints, and those of each phase.
@@ -410,6 +463,13 @@ impl RecordingSummary {
         let Some((longest, worst)) = slow.iter().max_by_key(|(p99, _)| *p99) else { return };
         let apart = slow.iter().filter(|(_, second)| !is_in_checkpoint(window, second));
         let (number, in_checkpoints) = (slow.len(), slow.len() - apart.clone().count());
+        let total = |second: &RecordedSecond| {
+            second.extension.as_ref().map_or(0.0, |of| of.waits.total().as_secs_f64())
+        };
+        if slow.iter().map(|(_, second)| total(second)).sum::<f64>() < SLOW_SECONDS_COST {
+            return;
+        }
+        let spans: Vec<_> = slow.iter().map(|(_, second)| second_span(second)).collect();
         // Seconds within checkpoints are already covered by the findings of the phases.
         let waited: Duration =
             apart.filter_map(|(_, second)| Some(second.extension.as_ref()?.waits.total())).sum();
@@ -427,7 +487,7 @@ impl RecordingSummary {
             ),
             cost_s: waited.as_secs_f64(),
             span: None,
-            culprits: Vec::new(),
+            culprits: culprits::of_event(window, &spans, Some("Lock:extend")),
         });
     }
 

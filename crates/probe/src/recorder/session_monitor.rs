@@ -2,9 +2,10 @@
 //! not respond, which must not delay sampling.
 //!
 //! Cost to the server: one statement of about a millisecond per second if all sessions idle. If
-//! some do not, a second one lists them. Three more run only with a reason: locks while a session
+//! some do not, a second one lists them. Four more run only with a reason: locks while a session
 //! waits for one, prepared transactions while one of them blocks a session, temporary files while
-//! a statement has run for a second. Blockers are requested only for sessions that wait for a lock.
+//! a statement has run for a second, the slowest standby while it lags. Blockers are requested only
+//! for sessions that wait for a lock.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +20,7 @@ use std::{
 
 use howdah_collect::{
     Activity, BackendActivity, BackendState, BackendType, Blocker, CollectError, MissingPrivilege,
-    MonitorConnection, PreparedTransaction, ServerVitals, WaitedLock,
+    MonitorConnection, PreparedTransaction, ServerVitals, SlowestStandby, WaitedLock,
 };
 use howdah_connect::ConnectTarget;
 
@@ -75,6 +76,13 @@ const LONG_STATEMENT_US: i64 = 1_000_000;
 const CLIENTS_CHANGE_MIN: u64 = 10;
 /// Maximum number of recorded groups of sessions.
 const GROUPS_MAX: usize = 8;
+/// Time from the end of a `CHECKPOINT` to the sample in which the server has counted it.
+const REQUEST_AGE_US: i64 = 3_000_000;
+/// Type of the process that replays the WAL.
+const STARTUP: &str = "startup";
+/// Lag of a standby from which it is recorded, as time or as WAL.
+const LAG_RECORDED: Duration = Duration::from_secs(1);
+const LAG_BYTES_RECORDED: u64 = 16 << 20;
 /// Maximum number of the thread's own commits that the server may have yet to count.
 const UNCOUNTED_MAX: u64 = 20;
 /// Longest time that the rows of a sample stand for, however long ago the previous one was taken.
@@ -116,6 +124,8 @@ struct CounterBaseline {
     /// transaction. The server counts them up to a second late, so those that it had not counted
     /// yet are carried over.
     own_commits: u64,
+    /// Time since which the slowest standby has replayed nothing of the WAL that there is.
+    replayed_at: Instant,
 }
 
 impl SessionReader {
@@ -195,7 +205,15 @@ impl SessionReader {
         };
         let at = Instant::now();
         let vitals = server.vitals()?;
-        let (counters, elapsed, uncounted) = self.baseline.take().map_or_else(
+        let replayed_at = self
+            .baseline
+            .as_ref()
+            .filter(|before| {
+                vitals.replay_lag_bytes.is_some_and(|bytes| bytes > 0)
+                    && before.vitals.replayed_lsn == vitals.replayed_lsn
+            })
+            .map_or(at, |before| before.replayed_at);
+        let (mut counters, elapsed, uncounted) = self.baseline.take().map_or_else(
             || (counters(&vitals, None), SAMPLE_INTERVAL, 0),
             |baseline| {
                 let elapsed = at.saturating_duration_since(baseline.at);
@@ -204,23 +222,42 @@ impl SessionReader {
                 (counters(&vitals, Some((&baseline, elapsed))), elapsed, uncounted)
             },
         );
+        let is_lagging = add_replay_stop(&mut counters, at.saturating_duration_since(replayed_at));
         // This statement, and those that the server has not counted yet.
         let mut own_commits = 1 + uncounted;
         let has_changed = vitals.clients.abs_diff(self.grouped_clients) >= CLIENTS_CHANGE_MIN
             || counters.sessions_started >= CLIENTS_CHANGE_MIN;
         let (busy, clients) = (vitals.busy, vitals.clients);
-        self.baseline = Some(CounterBaseline { at, vitals, own_commits });
+        self.baseline = Some(CounterBaseline { at, vitals, own_commits, replayed_at });
         let mut sample = SessionSample { at, counters, sessions: None, statements: Vec::new() };
-        if busy == 0 && !has_changed {
+        let has_requests = counters.requested_checkpoints > 0;
+        if busy == 0 && !has_changed && !is_lagging && !has_requests {
             return Ok(sample);
         }
-        let activity = server.activity(false)?;
+        // A session that requested a checkpoint may idle again.
+        let mut activity = server.activity(has_requests)?;
         own_commits += 1;
+        let is_replay = |backend: &&mut BackendActivity| {
+            backend.kind.as_ref().is_some_and(|kind| kind.as_str() == STARTUP)
+                && backend.wait.as_ref().is_some_and(|wait| &*wait.class == "Lock")
+        };
+        if let Some(replay) = activity.backends.iter_mut().find(is_replay) {
+            let blockers = server.replay_blockers()?;
+            replay.blockers.extend(blockers.into_iter().map(Blocker::Process));
+            own_commits += 1;
+        }
         let is_blocked = |backend: &BackendActivity| {
             !backend.blockers.is_empty()
                 || backend.wait.as_ref().is_some_and(|wait| &*wait.class == "Lock")
         };
-        let mut details = SampleDetails::default();
+        let requested_since_us =
+            has_requests.then(|| activity.taken_us.saturating_sub(REQUEST_AGE_US));
+        let mut details =
+            SampleDetails { requested_since_us, is_lagging, ..SampleDetails::default() };
+        if is_lagging {
+            details.standby = server.slowest_standby()?;
+            own_commits += 1;
+        }
         if activity.backends.iter().any(is_blocked) {
             details.locks = server.waited_locks()?;
             own_commits += 1;
@@ -278,7 +315,7 @@ impl SessionReader {
             .backends
             .iter()
             .map(|backend| (is_blocker(backend), backend))
-            .filter(|(is_blocker, backend)| *is_blocker || is_recorded(backend))
+            .filter(|(is_blocker, backend)| *is_blocker || is_recorded(backend, details))
             .collect();
         selected.sort_by_key(|(is_blocker, backend)| {
             let is_idle = !backend.is_working();
@@ -297,7 +334,12 @@ impl SessionReader {
         }
         for (_, backend) in selected {
             let mut row = session_row(&mut sessions, backend, activity.taken_us, details);
-            if let Some(text) = self.statement(backend) {
+            let standby = details.standby.as_ref().filter(|standby| standby.pid == backend.pid);
+            let text = match standby {
+                Some(standby) => Some(standby_text(standby)),
+                None => self.statement(backend),
+            };
+            if let Some(text) = text {
                 row.statement = text.id;
                 if !statements.iter().any(|known| known.id == text.id) {
                     statements.push(text);
@@ -343,6 +385,13 @@ struct SampleDetails {
     locks: Vec<WaitedLock>,
     prepared: Vec<PreparedTransaction>,
     temp_files: Vec<(i32, u64)>,
+    /// The slowest standby, while it lags.
+    standby: Option<SlowestStandby>,
+    /// If a checkpoint was requested since the previous sample: the time since when a session that
+    /// idles may have waited for it.
+    requested_since_us: Option<i64>,
+    /// Whether a standby lags, or the server itself is one that does.
+    is_lagging: bool,
 }
 
 /// Queues a report; returns whether the recorder still receives them.
@@ -383,16 +432,58 @@ fn counters(
     }
 }
 
+/// Takes the time for which a standby has replayed nothing as its lag, if the server measured less:
+/// PostgreSQL measures the lag when something is replayed. Returns whether the lag is considerable.
+fn add_replay_stop(counters: &mut RecordedCounters, stopped: Duration) -> bool {
+    let stopped_ms = u64::try_from(stopped.as_millis()).unwrap_or(u64::MAX);
+    if stopped >= LAG_RECORDED {
+        counters.replay_lag_ms = counters.replay_lag_ms.max(Some(stopped_ms));
+    }
+    let bytes = counters.replay_lag_bytes.unwrap_or(0);
+    let is_late =
+        counters.replay_lag_ms.is_some_and(|ms| u128::from(ms) >= LAG_RECORDED.as_millis());
+    bytes > 0 && is_late || bytes >= LAG_BYTES_RECORDED
+}
+
+/// Describes why a standby lags, as far as the primary can tell.
+fn standby_text(standby: &SlowestStandby) -> Arc<StatementText> {
+    let text = if standby.flush_lag_bytes * 2 < standby.replay_lag_bytes {
+        "it has received the WAL, but does not replay it"
+    } else {
+        "it does not receive the WAL as fast as it is written"
+    };
+    Arc::new(StatementText::new(text, false))
+}
+
+/// Whether a session's present or last statement is `CHECKPOINT`.
+fn has_requested_checkpoint(backend: &BackendActivity) -> bool {
+    let query = backend.query.as_ref().map_or("", |query| query.as_str().trim_start());
+    query.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("checkpoint"))
+}
+
 /// Whether a session is recorded although it blocks none: a client's session or a worker that is
-/// not idle, and any process that waits for a lock.
-fn is_recorded(backend: &BackendActivity) -> bool {
+/// not idle, and any process that waits for a lock. Besides, sessions that may have requested the
+/// latest checkpoint, and the processes that send or replay the WAL late.
+fn is_recorded(backend: &BackendActivity, details: &SampleDetails) -> bool {
     let is_idle = matches!(
         backend.state,
         None | Some(BackendState::Idle | BackendState::Disabled | BackendState::Starting)
     );
-    match backend.kind {
+    match &backend.kind {
         Some(BackendType::AutovacuumWorker | BackendType::ParallelWorker) => true,
-        Some(BackendType::Client) => !is_idle || !backend.blockers.is_empty(),
+        Some(BackendType::Client) => {
+            !is_idle
+                || !backend.blockers.is_empty()
+                || details.requested_since_us.is_some_and(|since_us| {
+                    backend.since_us().is_some_and(|us| us >= since_us)
+                        && has_requested_checkpoint(backend)
+                })
+        }
+        Some(BackendType::WalSender) => {
+            details.standby.as_ref().is_some_and(|standby| standby.pid == backend.pid)
+                || !backend.blockers.is_empty()
+        }
+        Some(BackendType::Other(name)) if &**name == STARTUP => details.is_lagging,
         _ => !backend.blockers.is_empty(),
     }
 }

@@ -184,7 +184,7 @@ impl TriggerInputs<'_> {
 
 /// Whether an event is a wait for the WAL to be written or synced. PostgreSQL 17 changed the
 /// spelling of its events.
-fn is_wal_wait(event: &str) -> bool {
+pub(crate) fn is_wal_wait(event: &str) -> bool {
     ["IO:WALSync", "IO:WALWrite", "LWLock:WALWrite"]
         .into_iter()
         .any(|name| name.eq_ignore_ascii_case(event))

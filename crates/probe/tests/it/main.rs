@@ -14,6 +14,7 @@ mod durations;
 mod export;
 mod extend;
 mod other_binaries;
+mod quiet;
 mod recorder;
 mod support;
 mod sweep;

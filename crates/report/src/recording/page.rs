@@ -1,13 +1,14 @@
-//! A recording as a self-contained HTML page: summary, chart, and details as text.
+//! A recording as a self-contained HTML page: headline, story with pictures, findings, chart, and
+//! details as text. On narrow screens, pictures and tables scroll in their full size.
 
 use std::fmt::Write as _;
 
 use howdah_probe::analysis::{
-    RecordingWindow, TimeDimension, TimeShare, database_time_by, summarize, units::percent,
+    RecordingWindow, TimeDimension, TimeShare, database_time_by, story, summarize, units::percent,
 };
 
 use super::{
-    svg::{CHART_STYLE, svg},
+    svg::{CHART_STYLE, figure, svg},
     text::details,
 };
 use crate::{chart::escaped, page::HtmlPage};
@@ -18,6 +19,7 @@ pub fn page(window: &RecordingWindow) -> String {
     let mut html = String::from("<main>\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(html, "<h1>{}</h1>", escaped(&summary.headline));
+    write_story(&mut html, window);
     html.push_str("<ul>\n");
     for finding in &summary.findings {
         let (text, evidence) = (escaped(&finding.text), escaped(&finding.evidence));
@@ -31,7 +33,11 @@ pub fn page(window: &RecordingWindow) -> String {
         let _ = writeln!(html, "<li class=\"soft\">{}</li>", escaped(remark));
     }
     html.push_str("</ul>\n");
-    html.push_str(&svg(window));
+    let _ = writeln!(
+        html,
+        "<div class=\"picture\" tabindex=\"0\" role=\"region\" aria-label=\"Picture\">{}</div>",
+        svg(window)
+    );
     write_database_time(&mut html, window);
     let _ = writeln!(html, "<pre>{}</pre>", escaped(&details(window)));
     html.push_str("</main>\n");
@@ -45,6 +51,22 @@ pub fn page(window: &RecordingWindow) -> String {
     .render()
 }
 
+/// Writes the paragraphs of the story, each with its picture if it has something to tell.
+fn write_story(html: &mut String, window: &RecordingWindow) {
+    for paragraph in story(window) {
+        let text = escaped(&paragraph.text);
+        if paragraph.has_news {
+            let _ = writeln!(
+                html,
+                "<div class=\"story\"><p>{text}</p><div class=\"picture\">{}</div></div>",
+                figure(window, paragraph.topic)
+            );
+        } else {
+            let _ = writeln!(html, "<p class=\"soft\">{text}</p>");
+        }
+    }
+}
+
 /// Writes a table of database time for each dimension that has values.
 fn write_database_time(html: &mut String, window: &RecordingWindow) {
     for (dimension, shares) in database_time_by(window) {
@@ -53,7 +75,7 @@ fn write_database_time(html: &mut String, window: &RecordingWindow) {
         }
         let _ = writeln!(
             html,
-            "<details{}><summary>Database time by {}, from one sample a second</summary><table>\n\
+            "<details{}><summary>Database time by {}, from one sample a second</summary><div class=\"table\"><table>\n\
              <tr><th>share</th><th>seconds</th><th>most in</th><th>{}</th></tr>",
             if dimension == TimeDimension::Statement { " open" } else { "" },
             dimension.as_str(),
@@ -69,13 +91,17 @@ fn write_database_time(html: &mut String, window: &RecordingWindow) {
                 escaped(name)
             );
         }
-        html.push_str("</table></details>\n");
+        html.push_str("</table></div></details>\n");
     }
 }
 
 const PAGE_STYLE: &str = "
-h1 { font-size: 1.3rem; margin: 0 0 .5rem; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
-main svg { width: 100%; height: auto; display: block; } main svg .page { fill: none; }
+h1 { font-size: 1.3rem; margin: 0 0 .5rem; overflow-wrap: anywhere; } ul { margin: 0 0 1rem; padding-left: 1.2rem; }
+main p { margin: 0 0 .5rem; } li { overflow-wrap: anywhere; }
+.story { display: grid; grid-template-columns: minmax(0, 1fr) 480px; gap: 1rem; margin: 0 0 .8rem; align-items: start; }
+.picture, .table { overflow-x: auto; } .picture svg { height: auto; display: block; } main svg .page { fill: none; }
+@media (min-width: 1001px) { .picture svg { width: 100%; } }
+@media (max-width: 1000px) { .story { grid-template-columns: minmax(0, 1fr); gap: .3rem; } td:last-child { min-width: 16rem; } }
 details { margin: 0 0 .6rem; } summary { cursor: pointer; } table { border-collapse: collapse; }
 th, td { text-align: left; padding: .1rem .9rem .1rem 0; font-size: .85rem; vertical-align: top; }
 td:nth-child(-n+2) { text-align: right; } .culprit { font-size: .9rem; }
@@ -138,7 +164,8 @@ mod tests {
             }
         }
         let page = page(&RecordingWindow::from_recording(&recording));
-        assert_eq!(page.matches("class=\"untraced\"").count(), 1);
+        // In the picture, and in the figure of the story.
+        assert_eq!(page.matches("class=\"untraced\"").count(), 2);
         assert!(page.contains("not traced"));
     }
 

@@ -1,21 +1,27 @@
 //! The chart: all lanes, one below the other, share a time axis from left to right.
 //!
 //! Lanes from top to bottom: checkpoints with nested phases; waits to extend relations, on a
-//! logarithmic scale; the clock sweep; wait events of clients, stacked; idle and background
-//! processes, separately; and traced calls, where an episode has some. Write and sync phases are
-//! shaded through the lanes below the checkpoints. Hovering over a column shows its figures.
+//! logarithmic scale; the clock sweep; wait events of clients, stacked; sessions that wait for
+//! locks; commits; idle and background processes, separately; the pressure on the host; and traced
+//! calls, where an episode has some. Write and sync phases are shaded through the lanes below the
+//! checkpoints. Hovering over a column shows its figures.
+//!
+//! A [figure](figure) beside a paragraph of the story has one lane below the checkpoints.
 
+mod counters;
 mod lanes;
 mod waits;
 
 use howdah_probe::{
-    analysis::{PhaseSpan, RecordingWindow, TimeBucket, units},
+    analysis::{PhaseSpan, RecordingWindow, StoryTopic, TimeBucket, units},
     checkpoints::CheckpointPhase,
 };
 
 use crate::chart::{Axis, Svg, escaped, time_ticks};
 
 const WIDTH: f64 = 1200.0;
+/// Width of a figure beside text, which is shown in this size on narrow screens, too.
+const FIGURE_WIDTH: f64 = 480.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
 /// Space at the top, for threshold flags above the first lane's title.
@@ -24,43 +30,56 @@ const GAP: f64 = 30.0;
 const PHASE_ROW: f64 = 17.0;
 /// Maximum number of columns; narrower ones could not be distinguished.
 const BUCKETS_MAX: i64 = 900;
+const FIGURE_BUCKETS_MAX: i64 = 240;
 
 /// Renders a recording as a self-contained chart, readable on light and dark backgrounds.
 pub fn svg(window: &RecordingWindow) -> String {
-    let span = window.span();
     let (buckets, bucket_us) = window.buckets(BUCKETS_MAX);
-    let seconds = |at_us: i64| at_us as f64 / 1e6;
-    let x = Axis::new((seconds(span.from_us), seconds(span.to_us)), (LEFT, WIDTH - RIGHT));
-    let mut canvas = Canvas { svg: Svg::new(), x, bucket_us, y: TOP };
-    let rows = 1 + window.phases.iter().map(|phase| phase.depth.min(4)).max().unwrap_or(0);
-    canvas.checkpoints(window, rows);
+    let mut canvas = Canvas::new(window, WIDTH, bucket_us);
+    canvas.checkpoints(window);
     let first = canvas.y;
     canvas.extension_lane(&buckets);
     canvas.sweep_lane(&buckets);
     canvas.waits_lane(&buckets);
+    canvas.locks_lane(&buckets);
+    canvas.commits_lane(window, &buckets);
     canvas.idle_lane(&buckets);
+    canvas.pressure_lane(window, &buckets);
     canvas.traced_calls_lane(window);
-    let bottom = canvas.y - GAP + 6.0;
-    let height = bottom + 40.0;
-    canvas.clock(window, bottom);
-    let lanes = canvas.svg.into_string();
-    let mut svg = Svg::new();
-    svg.push(format_args!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Server activity">"#
-    ));
-    svg.push(format_args!("<style>{CHART_STYLE}</style>"));
-    svg.push(format_args!(r#"<rect class="page" width="{WIDTH}" height="{height}"/>"#));
-    shade_phases(&mut svg, window, x, first - GAP / 2.0, bottom);
-    svg.push(format_args!("{}", lanes.trim_end()));
-    threshold_flags(&mut svg, window, x, bottom);
-    hover_columns(&mut svg, window, &buckets, x, bucket_us, (first - GAP / 2.0, bottom));
-    svg.push(format_args!("</svg>"));
-    svg.into_string()
+    canvas.into_svg(window, first, "Server activity", |svg, x, (top, bottom)| {
+        threshold_flags(svg, window, x, bottom);
+        hover_columns(svg, window, &buckets, x, bucket_us, (top, bottom));
+    })
+}
+
+/// Renders the picture that belongs to a paragraph of the story: checkpoints, and one lane on the
+/// same time axis. Its styles are those of the [chart](svg).
+pub(super) fn figure(window: &RecordingWindow, topic: StoryTopic) -> String {
+    let (buckets, bucket_us) = window.buckets(FIGURE_BUCKETS_MAX);
+    let mut canvas = Canvas::new(window, FIGURE_WIDTH, bucket_us);
+    canvas.checkpoints(window);
+    let first = canvas.y;
+    let label = match topic {
+        StoryTopic::Checkpoints => {
+            canvas.storage_lane(&buckets);
+            "Checkpoints, and sessions that wait for storage"
+        }
+        StoryTopic::Extension => {
+            canvas.extension_lane(&buckets);
+            "Checkpoints, and waits to extend relations"
+        }
+        StoryTopic::ClockSweep => {
+            canvas.sweep_lane(&buckets);
+            "Checkpoints, and the clock sweep"
+        }
+    };
+    canvas.into_svg(window, first, label, |_, _, _| {})
 }
 
 /// The chart while its lanes are drawn.
 struct Canvas {
     svg: Svg,
+    width: f64,
     x: Axis,
     bucket_us: i64,
     /// Top of the next lane.
@@ -68,6 +87,38 @@ struct Canvas {
 }
 
 impl Canvas {
+    fn new(window: &RecordingWindow, width: f64, bucket_us: i64) -> Self {
+        let span = window.span();
+        let seconds = |at_us: i64| at_us as f64 / 1e6;
+        let x = Axis::new((seconds(span.from_us), seconds(span.to_us)), (LEFT, width - RIGHT));
+        Self { svg: Svg::new(), width, x, bucket_us, y: TOP }
+    }
+
+    /// Finishes the picture, whose second lane starts at `first`. `add` draws above all lanes.
+    fn into_svg(
+        mut self,
+        window: &RecordingWindow,
+        first: f64,
+        label: &str,
+        add: impl FnOnce(&mut Svg, Axis, (f64, f64)),
+    ) -> String {
+        let bottom = self.y - GAP + 6.0;
+        let (width, height, x) = (self.width, bottom + 40.0, self.x);
+        self.clock(window, bottom);
+        let lanes = self.svg.into_string();
+        let mut svg = Svg::new();
+        svg.push(format_args!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{label}">"#
+        ));
+        svg.push(format_args!("<style>{CHART_STYLE}</style>"));
+        svg.push(format_args!(r#"<rect class="page" width="{width}" height="{height}"/>"#));
+        shade_phases(&mut svg, window, x, first - GAP / 2.0, bottom);
+        svg.push(format_args!("{}", lanes.trim_end()));
+        add(&mut svg, x, (first - GAP / 2.0, bottom));
+        svg.push(format_args!("</svg>"));
+        svg.into_string()
+    }
+
     fn at(&self, at_us: i64) -> f64 {
         self.x.position(at_us as f64 / 1e6)
     }
@@ -86,7 +137,7 @@ impl Canvas {
             r#"<text class="lane" x="{LEFT}" y="{above:.1}">{}</text>"#,
             escaped(name)
         ));
-        let right = WIDTH - RIGHT;
+        let right = self.width - RIGHT;
         for (y, text) in ticks {
             let (beside, middle) = (LEFT - 8.0, y + 4.0);
             self.svg.push(format_args!(
@@ -111,7 +162,8 @@ impl Canvas {
         ));
     }
 
-    fn checkpoints(&mut self, window: &RecordingWindow, rows: u32) {
+    fn checkpoints(&mut self, window: &RecordingWindow) {
+        let rows = 1 + window.phases.iter().map(|phase| phase.depth.min(4)).max().unwrap_or(0);
         if window.phases.is_empty() {
             self.empty_lane("checkpoints", "none while it was recorded");
             return;
@@ -141,11 +193,14 @@ impl Canvas {
     /// Draws the time axis below all lanes.
     fn clock(&mut self, window: &RecordingWindow, bottom: f64) {
         let span = window.span();
-        let right = WIDTH - RIGHT;
+        let right = self.width - RIGHT;
         self.svg.push(format_args!(
             r#"<line class="base" x1="{LEFT}" y1="{bottom:.1}" x2="{right}" y2="{bottom:.1}"/>"#
         ));
-        for seconds in time_ticks(span.from_us as f64 / 1e6, span.to_us as f64 / 1e6) {
+        let ticks = time_ticks(span.from_us as f64 / 1e6, span.to_us as f64 / 1e6);
+        // A time of day is about 60 units wide.
+        let every = (60.0 * ticks.len() as f64 / (right - LEFT)).ceil().max(1.0) as usize;
+        for seconds in ticks.into_iter().step_by(every) {
             let (x, below) = (self.x.position(seconds), bottom + 16.0);
             let (end, text) = (bottom + 4.0, units::time_of_day((seconds * 1e6) as i64));
             self.svg.push(format_args!(

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use howdah_probe::{
     analysis::{
-        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by,
+        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by, story,
         summarize,
         units::{self, percent},
     },
@@ -13,10 +13,22 @@ use howdah_probe::{
     waits::TimeCategory,
 };
 
-/// Renders the summary followed by the details.
+/// Width of the story's lines, in characters.
+const STORY_WIDTH: usize = 100;
+
+/// Renders the headline, the story, the findings, and the details.
 pub fn text(window: &RecordingWindow) -> String {
     let summary = summarize(window);
-    let mut text = format!("{}.\n", summary.headline);
+    let mut text = format!("{}.\n\n", summary.headline);
+    for paragraph in story(window) {
+        write_paragraph(&mut text, &paragraph.text);
+        if paragraph.has_news {
+            text.push('\n');
+        }
+    }
+    if !text.ends_with("\n\n") {
+        text.push('\n');
+    }
     // Writing to a String cannot fail, here and below.
     for finding in &summary.findings {
         let _ = writeln!(text, "  - {}\n    {}", finding.text, finding.evidence);
@@ -30,6 +42,24 @@ pub fn text(window: &RecordingWindow) -> String {
     text.push('\n');
     text.push_str(&details(window));
     text
+}
+
+/// Writes a text in lines of at most [`STORY_WIDTH`] characters.
+fn write_paragraph(text: &mut String, paragraph: &str) {
+    let mut length = 0;
+    for part in paragraph.split(' ') {
+        let part_length = part.chars().count();
+        if length > 0 && length + 1 + part_length > STORY_WIDTH {
+            text.push('\n');
+            length = 0;
+        } else if length > 0 {
+            text.push(' ');
+            length += 1;
+        }
+        text.push_str(part);
+        length += part_length;
+    }
+    text.push('\n');
 }
 
 /// Renders everything except the summary.

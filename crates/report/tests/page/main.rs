@@ -1,4 +1,4 @@
-//! The page of a rehearsal in a headless Chromium.
+//! The pages of a rehearsal and of a recording in a headless Chromium.
 //!
 //! The pages and pictures of them stay in `target/tmp/rehearsal-page`.
 
@@ -10,6 +10,7 @@
 
 #[allow(dead_code, reason = "shared with the tests of the binary, which use other parts of it")]
 mod browser;
+mod recording;
 mod sample;
 
 use std::{

@@ -1,6 +1,5 @@
 //! Findings from the sessions and counters that the server reports over SQL: runaway queries,
-//! blockers, connection storms, temporary files, lag of standbys, repeated checkpoints. A recording
-//! without a connection has none of them.
+//! blockers, connection storms, temporary files. A recording without a connection has none of them.
 
 use std::collections::BTreeMap;
 
@@ -35,15 +34,8 @@ const TEMP_BYTES: f64 = (64 << 20) as f64;
 const TEMP_FACTOR: f64 = 5.0;
 /// Speed of the disk by which temporary files are converted to time, in bytes per second.
 const TEMP_BYTES_PER_S: f64 = 200e6;
-/// Minimum lag of a standby, as time or as WAL, and ratio to the median.
-const LAG_MS: f64 = 5000.0;
-const LAG_BYTES: f64 = (64 << 20) as f64;
-const LAG_FACTOR: f64 = 3.0;
 /// Minimum number of samples of a storm or a lag in succession.
 const SAMPLES_RUN: usize = 2;
-/// Minimum number of requested checkpoints within [`CHECKPOINTS_SPAN_US`].
-const CHECKPOINTS_MIN: u64 = 3;
-const CHECKPOINTS_SPAN_US: i64 = 60_000_000;
 /// Longest gap between two samples of one statement, in microseconds.
 const GAP_US: i64 = 3_500_000;
 
@@ -393,46 +385,6 @@ fn open_temp_files(window: &RecordingWindow) -> Option<(Culprit, TimeSpan)> {
     Some((culprit, span))
 }
 
-/// Finds samples in which the slowest standby lags much more than usual.
-pub(super) fn find_standby_lag(summary: &mut RecordingSummary, window: &RecordingWindow) {
-    let counters = &window.counters;
-    let is_known = counters.iter().any(|of| of.replay_lag_bytes.is_some());
-    if counters.len() < RECORDING_MIN || !is_known {
-        return;
-    }
-    // No time means that everything is replayed.
-    let ms = |of: &RecordedCounters| of.replay_lag_ms.unwrap_or(0) as f64;
-    let bytes = |of: &RecordedCounters| of.replay_lag_bytes.unwrap_or(0) as f64;
-    let (usual_ms, usual_bytes) =
-        (median(counters.iter().map(ms)), median(counters.iter().map(bytes)));
-    let lags = |of: &RecordedCounters| {
-        let is_late = ms(of) >= LAG_MS.max(LAG_FACTOR * usual_ms);
-        let is_far = bytes(of) >= LAG_BYTES.max(LAG_FACTOR * usual_bytes);
-        (is_late || is_far).then(|| ms(of).max(1.0))
-    };
-    let Some(run) = longest_run(counters, lags) else { return };
-    let (span, run) = (run_span(&counters[run.clone()]), &counters[run]);
-    let most_ms = run.iter().map(ms).fold(0.0, f64::max);
-    let most_bytes = run.iter().map(bytes).fold(0.0, f64::max);
-    let time = match most_ms {
-        ms if ms >= 1000.0 => format!("{:.0} s", ms / 1e3),
-        _ => "an unknown time".to_owned(),
-    };
-    summary.findings.push(RecordingFinding {
-        text: format!("the slowest standby lags up to {time} ({} of WAL)", size(most_bytes)),
-        evidence: format!(
-            "from {} to {}; {} and {} in the median second",
-            units::time_of_day(span.from_us),
-            units::time_of_day(span.to_us),
-            units::micros((usual_ms * 1000.0) as u64),
-            size(usual_bytes)
-        ),
-        cost_s: 0.0,
-        span: Some(span),
-        culprits: Vec::new(),
-    });
-}
-
 /// Describes the standbys in a span, for sessions that wait for one (`IPC:SyncRep`).
 pub(super) fn standby_evidence(window: &RecordingWindow, span: TimeSpan) -> Option<String> {
     let counters = window.counters.iter().filter(|of| span.contains(of.at_us));
@@ -448,39 +400,6 @@ pub(super) fn standby_evidence(window: &RecordingWindow, span: TimeSpan) -> Opti
         (_, 0) => Some("no standby was connected".to_owned()),
         _ => Some(format!("the slowest standby lagged up to {}", units::micros(most_ms * 1000))),
     }
-}
-
-/// Finds checkpoints that were requested again and again.
-pub(super) fn find_checkpoint_storm(summary: &mut RecordingSummary, window: &RecordingWindow) {
-    let requested: Vec<_> =
-        window.counters.iter().filter(|of| of.requested_checkpoints > 0).collect();
-    let mut most: Option<(u64, TimeSpan)> = None;
-    let (mut first, mut count) = (0, 0_u64);
-    for last in &requested {
-        count = count.saturating_add(last.requested_checkpoints);
-        while last.at_us.saturating_sub(requested[first].at_us) > CHECKPOINTS_SPAN_US {
-            count -= requested[first].requested_checkpoints;
-            first += 1;
-        }
-        if most.is_none_or(|(most, _)| most < count) {
-            most = Some((count, TimeSpan { from_us: requested[first].at_us, to_us: last.at_us }));
-        }
-    }
-    let Some((count, span)) = most.filter(|(count, _)| *count >= CHECKPOINTS_MIN) else { return };
-    let seconds = span.to_us.saturating_sub(span.from_us) as f64 / 1e6;
-    let all: u64 = requested.iter().map(|of| of.requested_checkpoints).fold(0, u64::saturating_add);
-    let timed: u64 =
-        window.counters.iter().map(|of| of.timed_checkpoints).fold(0, u64::saturating_add);
-    summary.findings.push(RecordingFinding {
-        text: format!("{count} checkpoints were requested within {:.0} s", seconds.max(1.0)),
-        evidence: format!(
-            "{all} requested, {timed} by time in the whole recording; max_wal_size is too small for \
-             the WAL that is written, unless CHECKPOINT or a backup requested them"
-        ),
-        cost_s: 0.0,
-        span: Some(span),
-        culprits: Vec::new(),
-    });
 }
 
 /// Returns the commits per second in each recorded second: the rate of the sample that overlaps it
@@ -526,7 +445,7 @@ pub(super) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
 }
 
 /// Returns the run of successive samples with a value, and the largest sum of values.
-fn longest_run(
+pub(super) fn longest_run(
     counters: &[RecordedCounters],
     value: impl Fn(&RecordedCounters) -> Option<f64>,
 ) -> Option<std::ops::Range<usize>> {
@@ -545,13 +464,13 @@ fn longest_run(
 }
 
 /// Returns the time that a run of samples covers.
-fn run_span(run: &[RecordedCounters]) -> TimeSpan {
+pub(super) fn run_span(run: &[RecordedCounters]) -> TimeSpan {
     let from_us = run.first().map_or(0, |of| of.at_us.saturating_sub_unsigned(of.elapsed_us));
     TimeSpan { from_us, to_us: run.last().map_or(0, |of| of.at_us) }
 }
 
 /// Formats a number of bytes.
-fn size(bytes: f64) -> String {
+pub(super) fn size(bytes: f64) -> String {
     match bytes {
         bytes if bytes >= 1e9 => format!("{:.1} GB", bytes / 1e9),
         bytes if bytes >= 1e6 => format!("{:.0} MB", bytes / 1e6),

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CHECKPOINT_REQUEST_WAITS, RECORDING_MIN, RecordingFinding, RecordingSummary, SAMPLES_MIN,
-    is_in_checkpoint,
+    CHECKPOINT_REQUEST_WAITS, PRESSURE_MIN, RECORDING_MIN, RecordingFinding, RecordingSummary,
+    SAMPLES_MIN, host_pressure, is_in_checkpoint,
     load::{self, RunawayQuery},
-    second_span,
+    second_span, storage,
 };
 use crate::{
     analysis::{
@@ -17,7 +17,7 @@ use crate::{
         units::{self, factor},
         window::{RecordingWindow, TimeSpan},
     },
-    recorder::RecordedSecond,
+    recorder::{RecordedSecond, is_wal_wait},
     waits::TimeCategory,
 };
 
@@ -48,6 +48,10 @@ const COMMITS_MIN: f64 = 5.0;
 const STOPPED_SHARE: f64 = 0.05;
 const STOPPED_RATE: f64 = 1.5;
 
+/// Length in seconds and number of sessions below which a stall or surge may be due to a busy host.
+const HOST_SECONDS_MAX: usize = 4;
+const HOST_SESSIONS_MAX: f64 = 3.0;
+
 /// Average number of sessions per event in one second.
 type SessionsByEvent<'a> = BTreeMap<&'a str, f64>;
 
@@ -77,6 +81,14 @@ impl SecondsRun {
         self.first < other.end() && other.first < self.end()
     }
 
+    /// Whether it is small enough to be due to a busy host, and the host was busy.
+    fn is_of_host(self, window: &RecordingWindow) -> bool {
+        let pressure = host_pressure(window, self.span(window));
+        self.len < HOST_SECONDS_MAX
+            && self.peak < HOST_SESSIONS_MAX
+            && pressure.is_some_and(|(_, percent)| percent >= PRESSURE_MIN)
+    }
+
     fn span(self, window: &RecordingWindow) -> TimeSpan {
         let (first, last) = (&window.seconds[self.first], &window.seconds[self.end() - 1]);
         TimeSpan { from_us: first.at_us, to_us: second_span(last).to_us }
@@ -92,11 +104,18 @@ pub(super) fn find_all(summary: &mut RecordingSummary, window: &RecordingWindow)
     let runaways = load::find_runaways(summary, window);
     let stalls: Vec<_> = stopped.into_iter().chain(stall).collect();
     find_surges(summary, window, &seconds, &stalls, &runaways);
+    storage::find_standby_lag(summary, window);
     load::find_blockers(summary, window);
     load::find_storm(summary, window);
     load::find_temp_files(summary, window);
-    load::find_standby_lag(summary, window);
-    load::find_checkpoint_storm(summary, window);
+    let sum = |select: fn(&str) -> bool| -> Vec<f64> {
+        let selected = |second: &SessionsByEvent<'_>| {
+            second.iter().filter(|(event, _)| select(event)).map(|(_, sessions)| sessions).sum()
+        };
+        seconds.iter().map(selected).collect()
+    };
+    storage::find_checkpoint_storm(summary, window, &sum(is_storage_wait));
+    storage::find_thrash(summary, window, &sum(|event| !event.starts_with("Lock:")));
     find_dominant(summary, window, &seconds, &runaways)
 }
 
@@ -111,6 +130,11 @@ fn sessions_by_event(second: &RecordedSecond) -> SessionsByEvent<'_> {
 
 fn is_wait(event: &str) -> bool {
     event != RUNNING && event != REQUESTED && !CHECKPOINT_REQUEST_WAITS.contains(&event)
+}
+
+/// Whether an event is a wait for a file or for the WAL.
+fn is_storage_wait(event: &str) -> bool {
+    event.starts_with("IO:") || event == "Lock:extend" || is_wal_wait(event)
 }
 
 fn waiting(second: &SessionsByEvent<'_>) -> f64 {
@@ -173,11 +197,23 @@ fn find_commit_stop(
     let finding = stall_finding(window, seconds, run, |sessions, waited_for| {
         format!("commits stopped for {} s: {sessions} waited{waited_for}", run.len)
     })?;
-    summary.findings.push(RecordingFinding {
-        evidence: format!("{}; {usual:.0} commits a second usually", finding.evidence),
-        ..finding
-    });
+    let evidence = format!("{}; {usual:.0} commits a second usually", finding.evidence);
+    summary.add_of_run(window, run, RecordingFinding { evidence, ..finding });
     Some(run)
+}
+
+impl RecordingSummary {
+    /// Adds a finding about a run, or a remark if the run may be due to a busy host.
+    fn add_of_run(&mut self, window: &RecordingWindow, run: SecondsRun, finding: RecordingFinding) {
+        if blocker(&finding.culprits).is_none() && run.is_of_host(window) {
+            self.remarks.push(format!(
+                "{}, while processes of the host waited for resources; {}",
+                finding.text, finding.evidence
+            ));
+        } else {
+            self.findings.push(finding);
+        }
+    }
 }
 
 /// Describes a stall: the sessions that waited, and what for.
@@ -193,9 +229,27 @@ fn stall_finding(
             *events.entry(event).or_default() += sessions;
         }
     }
-    let (event, _) = events.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
+    let wal = WalWaits::from_events(&events);
+    let (event, most) = events.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
     let span = run.span(window);
-    let lock = event.starts_with("Lock:");
+    if wal.sessions >= most {
+        let evidence = format!(
+            "from {} on; {:.1} sessions wait in the median second",
+            units::time_of_day(span.from_us),
+            load::median(seconds.iter().map(waiting))
+        );
+        let (by, culprits) = wal_writers(window, span);
+        let waited_for = format!(" for the WAL to be written to disk ({}){by}", wal.names);
+        let text = text(&format!("up to {:.1} sessions", run.peak), &waited_for);
+        return Some(RecordingFinding {
+            text,
+            evidence,
+            cost_s: run.cost_s,
+            span: Some(span),
+            culprits,
+        });
+    }
+    let lock = event.starts_with("Lock:") && event != EXTEND;
     let culprits = culprits::of_event(window, &[span], (!lock).then_some(event));
     let usual = load::median(seconds.iter().map(waiting));
     let mut evidence = format!(
@@ -212,11 +266,44 @@ fn stall_finding(
                 evidence
                     .extend(load::standby_evidence(window, span).map(|text| format!("; {text}")));
             }
-            text(&format!("up to {:.1} sessions", run.peak), &format!(", most of them for {event}"))
+            let on = extended_relation(window, span)
+                .filter(|_| event == EXTEND)
+                .map_or_else(String::new, |name| format!(" on {name}"));
+            let waited_for = format!(", most of them for {event}{on}");
+            text(&format!("up to {:.1} sessions", run.peak), &waited_for)
         }
     };
     Some(RecordingFinding { text, evidence, cost_s: run.cost_s, span: Some(span), culprits })
 }
+
+/// Waits for the WAL to be written, under their several names.
+struct WalWaits {
+    sessions: f64,
+    names: String,
+}
+
+impl WalWaits {
+    fn from_events(events: &SessionsByEvent<'_>) -> Self {
+        let waits = events.iter().filter(|(event, _)| is_wal_wait(event));
+        let sessions = waits.clone().map(|(_, sessions)| sessions).sum();
+        let names: Vec<_> = waits.map(|(event, _)| *event).collect();
+        Self { sessions, names: names.join(", ") }
+    }
+}
+
+/// Names the processes that wrote or synced the WAL while others waited for them: the disk is slow,
+/// rather than they. Without samples of them, the statements that waited are the culprits.
+fn wal_writers(window: &RecordingWindow, span: TimeSpan) -> (String, Vec<Culprit>) {
+    let writers =
+        culprits::busiest(window, &[span], |wait| is_wal_wait(wait) && wait.starts_with("IO:"));
+    match writers.first() {
+        Some(writer) => (format!(", which {} wrote", writer.process()), writers),
+        None => (String::new(), culprits::busiest(window, &[span], is_wal_wait)),
+    }
+}
+
+/// The event of sessions that wait for the lock to extend a relation.
+const EXTEND: &str = "Lock:extend";
 
 /// The event of sessions that wait for a synchronous standby.
 const SYNC_REP: &str = "IPC:SyncRep";
@@ -255,7 +342,7 @@ fn find_stall(
     let finding = stall_finding(window, seconds, run, |sessions, waited_for| {
         format!("no session ran for {} s while {sessions} waited{waited_for}", run.len)
     })?;
-    summary.findings.push(finding);
+    summary.add_of_run(window, run, finding);
     Some(run)
 }
 
@@ -271,10 +358,11 @@ fn find_surges(
     if seconds.len() < RECORDING_MIN {
         return;
     }
-    let has_extension = window.seconds.iter().any(|second| second.extension.is_some());
+    find_wal_surge(summary, window, seconds, stalls);
+    let has_extension_finding = summary.mentions("extend relations");
     for event in events(seconds) {
-        // Traced extension waits have findings of their own.
-        if event == "Lock:extend" && has_extension || summary.mentions(event) {
+        // Traced waits that rise during a checkpoint have a finding of their own.
+        if event == EXTEND && has_extension_finding || summary.mentions(event) {
             continue;
         }
         let values: Vec<f64> =
@@ -301,8 +389,10 @@ fn find_surges(
         };
         let culprits = culprits::of_event(window, &[span], Some(event));
         let what = match blocker(&culprits) {
-            Some(blocker) => blocker.lock_phrase(),
-            None => "it".to_owned(),
+            Some(blocker) => format!("for {}", blocker.lock_phrase()),
+            None if event == EXTEND => extended_relation(window, span)
+                .map_or_else(|| "for it".to_owned(), |name| format!("to extend {name}")),
+            None => "for it".to_owned(),
         };
         let mut evidence = format!(
             "from {} on; {usual:.2} sessions in the median second",
@@ -311,17 +401,86 @@ fn find_surges(
         if event == SYNC_REP {
             evidence.extend(load::standby_evidence(window, span).map(|text| format!("; {text}")));
         }
-        summary.findings.push(RecordingFinding {
+        summary.add_of_run(
+            window,
+            run,
+            RecordingFinding {
+                text: format!(
+                    "{event} {rise} for {} s{during}: up to {:.1} sessions wait {what}",
+                    run.len, run.peak
+                ),
+                evidence,
+                cost_s: run.cost_s,
+                span: Some(span),
+                culprits,
+            },
+        );
+    }
+}
+
+/// Finds the most expensive run of seconds in which many more sessions than usual wait for the WAL.
+fn find_wal_surge(
+    summary: &mut RecordingSummary,
+    window: &RecordingWindow,
+    seconds: &[SessionsByEvent<'_>],
+    stalls: &[SecondsRun],
+) {
+    let waits: Vec<WalWaits> = seconds.iter().map(WalWaits::from_events).collect();
+    let values: Vec<f64> = waits.iter().map(|waits| waits.sessions).collect();
+    let usual = load::median(values.iter().copied());
+    let least = (SURGE_FACTOR * usual).max(SESSIONS_MIN);
+    let Some(run) = worst_run(window, &values, least, usual)
+        .filter(|run| !stalls.iter().any(|stall| stall.covers(*run)))
+    else {
+        return;
+    };
+    let mut events = SessionsByEvent::new();
+    for second in &seconds[run.first..run.end()] {
+        second.iter().for_each(|(event, sessions)| {
+            *events.entry(event).or_default() += sessions;
+        });
+    }
+    let span = run.span(window);
+    let (by, culprits) = wal_writers(window, span);
+    summary.add_of_run(
+        window,
+        run,
+        RecordingFinding {
             text: format!(
-                "{event} {rise} for {} s{during}: up to {:.1} sessions wait for {what}",
-                run.len, run.peak
+                "for {} s up to {:.1} sessions wait for the WAL to be written to disk ({}){by}",
+                run.len,
+                run.peak,
+                WalWaits::from_events(&events).names
             ),
-            evidence,
+            evidence: format!(
+                "from {} on; {usual:.2} sessions in the median second",
+                units::time_of_day(span.from_us)
+            ),
             cost_s: run.cost_s,
             span: Some(span),
             culprits,
-        });
+        },
+    );
+}
+
+/// Returns the name of the relation that sessions waited longest to extend: of traced waits, or of
+/// sampled sessions.
+fn extended_relation(window: &RecordingWindow, span: TimeSpan) -> Option<String> {
+    let mut times: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    for second in window.seconds.iter().filter(|of| second_span(of).overlap_us(span) > 0) {
+        for of in second.extension.iter().flat_map(|extension| &extension.relations) {
+            *times.entry((of.database, of.relation)).or_default() += of.total_us;
+        }
     }
+    if times.is_empty() {
+        for sessions in culprits::samples(window, &[span]) {
+            let rows = sessions.rows.iter().filter(|row| sessions.name(row.wait) == EXTEND);
+            rows.filter_map(|row| row.relation)
+                .for_each(|relation| *times.entry(relation).or_default() += sessions.elapsed_us);
+        }
+    }
+    let ((database, relation), _) = times.into_iter().max_by_key(|(_, time)| *time)?;
+    Some(window.name_of_oids(database, relation))
 }
 
 /// Finds events with a large share of all database time, except those of a runaway query. Returns a
@@ -366,11 +525,14 @@ fn find_dominant(
             continue;
         }
         let culprits = culprits::of_event(window, &[span], Some(event));
+        let on = extended_relation(window, span)
+            .filter(|_| event == EXTEND)
+            .map_or_else(String::new, |name| format!(" on {name}"));
         let evidence = format!(
             "{sessions:.1} sessions on average in {lasted_s:.0} s; sampled {samples} times"
         );
         summary.findings.push(RecordingFinding {
-            text: format!("{:.0} % of database time is waits for {event}", share * 100.0),
+            text: format!("{:.0} % of database time is waits for {event}{on}", share * 100.0),
             evidence,
             // This is the normal state rather than an excess over it, so changes are listed first.
             cost_s: 0.0,

@@ -13,12 +13,16 @@ use crate::chart::{Axis, decade_ticks, escaped, ticks};
 
 const EXTENSION: &str = "waits to extend relations: median to 99th percentile, line to the longest";
 
+const FIGURE_EXTENSION: &str = "waits to extend relations";
+
 const EXTENSION_HEIGHT: f64 = 130.0;
 
 impl Canvas {
     /// Draws waits to extend relations: a band from the median to the 99th percentile, a line
     /// through the 99th percentiles, and a stroke up to each maximum.
     pub(super) fn extension_lane(&mut self, buckets: &[TimeBucket]) {
+        // The long title does not fit into a figure.
+        let title = if self.width < WIDTH { FIGURE_EXTENSION } else { EXTENSION };
         let waits = |bucket: &'_ TimeBucket| {
             bucket
                 .extension
@@ -32,7 +36,7 @@ impl Canvas {
         let Some(most) = with_data.iter().map(|(_, waits)| s(waits.max())).reduce(f64::max) else {
             let is_traced = buckets.iter().any(|bucket| bucket.extension.is_some());
             let why = if is_traced { "none" } else { "not traced: see Lock:extend below" };
-            self.empty_lane(EXTENSION, why);
+            self.empty_lane(title, why);
             return;
         };
         let least = with_data.iter().map(|(_, waits)| s(waits.quantile(0.5))).fold(most, f64::min);
@@ -40,7 +44,7 @@ impl Canvas {
         let (from, to) = (decades[0].log10(), decades[decades.len() - 1].log10());
         let y = Axis::new((from, to), (self.y + EXTENSION_HEIGHT, self.y));
         let named = |s: &f64| (y.position(s.log10()), decade(*s));
-        self.lane(EXTENSION, EXTENSION_HEIGHT, &decades.iter().map(named).collect::<Vec<_>>());
+        self.lane(title, EXTENSION_HEIGHT, &decades.iter().map(named).collect::<Vec<_>>());
         self.shade_untraced(buckets);
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (bucket, waits) in &with_data {
@@ -168,7 +172,7 @@ impl Canvas {
 
     /// Draws a right-aligned legend: each name after a square in its colour.
     pub(super) fn legend(&mut self, names: &[(&str, &str)], y: f64) {
-        let mut x = WIDTH - RIGHT;
+        let mut x = self.width - RIGHT;
         for (class, name) in names.iter().rev() {
             self.svg.push(format_args!(
                 r#"<text class="tick end" x="{x:.1}" y="{y:.1}">{}</text>"#,

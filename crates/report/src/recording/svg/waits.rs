@@ -90,6 +90,6 @@ impl Canvas {
     }
 }
 
-fn labelled_ticks(end: f64, count: f64, y: &Axis) -> Vec<(f64, String)> {
+pub(super) fn labelled_ticks(end: f64, count: f64, y: &Axis) -> Vec<(f64, String)> {
     ticks(end, count).into_iter().map(|value| (y.position(value), format!("{value}"))).collect()
 }

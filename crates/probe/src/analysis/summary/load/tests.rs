@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     analysis::summary::{RecordingSummary, summarize},
     recorder::{
-        FlightRecord, FlightRecording, NamedRelation, SessionGroup, StatementText, WaitRow,
-        WaitSamples,
+        FlightRecord, FlightRecording, HostPressure, NamedRelation, SessionGroup, StatementText,
+        SweepTotals, WaitRow, WaitSamples,
     },
 };
 
@@ -262,7 +262,9 @@ fn stop_without_blocker_names_what_is_waited_for() {
         Minute { events: &events, sessions: &sessions, counters: &stalled_counters }.summary();
     assert_eq!(
         summary.headline,
-        "Commits stopped for 9 s: up to 7.0 sessions waited, most of them for LWLock:WALWrite"
+        "Commits stopped for 9 s: up to 7.0 sessions waited for the WAL to be written to disk \
+         (IO:WALSync, LWLock:WALWrite); most of the time in pids 31, 32, 33 and 3 more (`commit`, \
+         pgbench, user app, 10.0.0.7)"
     );
     let culprit = &summary.findings[0].culprits[0];
     assert_eq!((culprit.role, &*culprit.statement), (CulpritRole::Statement, "commit"));
@@ -450,7 +452,28 @@ fn repeated_requested_checkpoints_are_found() {
         RecordedCounters { requested_checkpoints, ..calm_counters(index) }
     };
     let summary = Minute { counters: &counters, ..CALM }.summary();
-    assert_eq!(summary.headline, "4 checkpoints were requested within 45 s");
+    assert_eq!(
+        summary.headline,
+        format!(
+            "4 checkpoints were requested within 45 s, most likely by the amount of WAL, which pid \
+             21 (`{UPDATE}`, pgbench, user app, 10.0.0.7) may have written"
+        )
+    );
+    let sessions = |index: i64| {
+        let mut all = calm_sessions(index);
+        if index % 15 == 5 {
+            // It idles again when it is sampled.
+            let cron =
+                Session { application: "cron", user: "bob", ..active(4711, "checkpoint", "", 0) };
+            all.push(Session { state: "idle", ..cron });
+        }
+        all
+    };
+    let summary = Minute { counters: &counters, sessions: &sessions, ..CALM }.summary();
+    assert_eq!(
+        summary.headline,
+        "4 checkpoints were requested within 45 s by pid 4711 (`checkpoint`, cron, user bob, 10.0.0.7)"
+    );
     let two = |index: i64| {
         let requested_checkpoints = u64::from(index % 40 == 5);
         RecordedCounters { requested_checkpoints, ..calm_counters(index) }
@@ -489,5 +512,88 @@ fn busy_autovacuum_is_a_culprit_of_reads() {
     assert!(
         lines.iter().any(|line| line.starts_with("autovacuum worker 8 (`autovacuum: VACUUM")),
         "{lines:?}"
+    );
+}
+
+#[test]
+fn lag_names_the_standby_or_the_session_for_which_replay_waits() {
+    let counters = |index: i64| RecordedCounters {
+        replay_lag_bytes: Some(5_000_000),
+        replay_lag_ms: (30..45).contains(&index).then(|| 1000 * (index - 29).cast_unsigned()),
+        ..calm_counters(index)
+    };
+    let with = |session: Session| {
+        let sessions = move |index: i64| [calm_sessions(index), vec![session.clone()]].concat();
+        Minute { counters: &counters, sessions: &sessions, ..CALM }.summary().headline
+    };
+    let text = "it has received the WAL, but does not replay it";
+    let sender = Session { application: "replica", kind: "walsender", ..active(99, text, "", 60) };
+    assert_eq!(
+        with(sender),
+        format!("Standby replica (walsender 99, 10.0.0.7) lags up to 15 s (5 MB of WAL): {text}")
+    );
+    let startup = |wait| Session { kind: "startup", state: "", ..active(98, "", wait, 60) };
+    let headline = with(startup("IPC:RecoveryPause"));
+    assert_eq!(headline, "This standby lags up to 15 s (5 MB of WAL): replay is paused");
+    let headline = with(startup("IPC:RecoveryConflictSnapshot"));
+    assert!(
+        headline.contains("replay waits (IPC:RecoveryConflictSnapshot), most likely for pid 2"),
+        "{headline}"
+    );
+}
+
+#[test]
+fn short_stall_of_a_busy_host_is_a_remark() {
+    let events = |index: i64| match index {
+        30 | 31 => vec![("LWLock:BufferContent", 150)],
+        _ => calm_events(index),
+    };
+    let mut recording = Minute { events: &events, ..CALM }.recording();
+    let headline = |recording: &FlightRecording| {
+        summarize(&RecordingWindow::from_recording(recording)).headline
+    };
+    assert!(headline(&recording).starts_with("No session ran for 2 s"), "{}", headline(&recording));
+    recording.records.extend((0..60).map(|index| {
+        let at_us = START_US + index * 1_000_000;
+        FlightRecord::Pressure(HostPressure { at_us, cpu: Some(9_500), ..HostPressure::default() })
+    }));
+    assert_eq!(headline(&recording), "Nothing stands out");
+    let summary = summarize(&RecordingWindow::from_recording(&recording));
+    assert!(summary.remarks.iter().any(|remark| remark.contains("processes of the host")));
+}
+
+#[test]
+fn replaced_buffers_name_the_statement_that_reads() {
+    let mut recording = Minute {
+        events: &|index| if is_stalled(index) { vec![("CPU*", 500)] } else { calm_events(index) },
+        sessions: &|index| {
+            if is_stalled(index) {
+                (31..35).map(|pid| active(pid, REPORT, "", 0)).collect()
+            } else {
+                calm_sessions(index)
+            }
+        },
+        ..CALM
+    }
+    .recording();
+    for record in &mut recording.records {
+        if let FlightRecord::Second(second) = record {
+            let allocations =
+                if is_stalled((second.at_us - START_US) / 1_000_000) { 4000 } else { 50 };
+            second.sweep = Some(SweepTotals {
+                buffers: 4096,
+                examined: allocations * 3,
+                allocations,
+                ..SweepTotals::default()
+            });
+        }
+    }
+    let summary = summarize(&RecordingWindow::from_recording(&recording));
+    assert_eq!(
+        summary.headline,
+        format!(
+            "The whole buffer cache was replaced 8.8 times within 9 s (0.1 times usually); most of \
+             the time in pids 31, 32, 33 and 1 more (`{REPORT}`, pgbench, user app, 10.0.0.7)"
+        )
     );
 }
