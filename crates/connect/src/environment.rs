@@ -104,7 +104,7 @@ impl Environment {
         self
     }
 
-    pub(crate) fn os_user(&self) -> Option<&str> {
+    pub fn os_user(&self) -> Option<&str> {
         self.os_user.as_deref()
     }
 

@@ -55,6 +55,7 @@ impl BatchOptions {
             with_idle: self.with_idle,
             filter: self.filter.clone(),
             slow_seconds: self.slow.map(|slow| slow.as_secs_f64()),
+            full_texts: self.format != OutputFormat::Table,
             ..TableOptions::default()
         }
     }

@@ -287,6 +287,7 @@ impl Model {
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
             time: self.time,
+            full_texts: false,
         };
         self.cache.table(self.screen, self.snapshot()?, options)
     }
@@ -467,7 +468,7 @@ impl Model {
             KeyCommand::KillSlow => {
                 let text = self.settings.slow.map_or(60.0, |slow| slow.as_secs_f64());
                 let text = format!("{:.0}", text.max(KILL_THRESHOLD_MIN));
-                self.overlay = Overlay::Prompt(Prompt::new(
+                self.overlay = Overlay::Prompt(Prompt::with_suggestion(
                     PromptKind::Threshold(SignalAction::Cancel),
                     &text,
                 ));

@@ -11,6 +11,7 @@ mod theme;
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
+    style::Style,
     text::{Line, Span},
     widgets::Paragraph,
 };
@@ -92,7 +93,8 @@ fn page_area(area: Rect) -> Rect {
 fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     if let Overlay::Prompt(prompt) = &model.overlay {
         let label = Span::styled(format!("{}: ", prompt.kind.label()), theme.strong);
-        return Line::from(vec![label, Span::raw(&prompt.text)]);
+        let style = if prompt.is_suggestion { theme.selected } else { Style::new() };
+        return Line::from(vec![label, Span::styled(&prompt.text, style)]);
     }
     if let Some(notice) = &model.notice {
         let style = if notice.is_bad { theme.bad } else { theme.strong };

@@ -5,7 +5,9 @@ mod blocking;
 mod clients;
 mod waits;
 
-use howdah_collect::{ColumnKind, ColumnUnit, RateView, StatsView, VIEWS, ViewCell};
+use std::sync::Arc;
+
+use howdah_collect::{ColumnKind, ColumnUnit, RateView, SqlText, StatsView, VIEWS, ViewCell};
 
 use crate::{RowFilter, ServerSnapshot};
 
@@ -231,6 +233,15 @@ pub struct TableOptions {
     pub slow_seconds: Option<f64>,
     /// The time that the time column of the activity screen has.
     pub time: TimeMeasure,
+    /// Whether statements have their line breaks and tabs, for programs, or are on one line.
+    pub full_texts: bool,
+}
+
+impl TableOptions {
+    /// Returns a statement as it is written in a cell.
+    fn statement(&self, query: &SqlText) -> Arc<str> {
+        if self.full_texts { query.to_shared() } else { query.to_shared_line() }
+    }
 }
 
 /// The time that the time column of the activity screen has.
@@ -284,7 +295,7 @@ impl ScreenTable {
                     .view
                     .as_ref()
                     .filter(|rate_view| rate_view.sample.view.name == view.name)?;
-                Self::from_view(rate_view)
+                Self::from_view(rate_view, options.full_texts)
             }
         };
         table.apply_filter(&options.filter);
@@ -294,7 +305,7 @@ impl ScreenTable {
         Some(table)
     }
 
-    fn from_view(rate_view: &RateView) -> Self {
+    fn from_view(rate_view: &RateView, full_texts: bool) -> Self {
         let view = rate_view.sample.view;
         let head = |column: &howdah_collect::ViewColumn| TableColumn {
             name: column.name,
@@ -317,7 +328,11 @@ impl ScreenTable {
                     .map(|&at| crate::units::format_cell(&cells[at], ColumnUnit::Count))
                     .collect(),
             ),
-            cells: cells.to_vec(),
+            cells: if full_texts {
+                cells.to_vec()
+            } else {
+                cells.iter().map(on_one_line).collect()
+            },
             mark: RowMark::None,
             depth: 0,
             backend: None,
@@ -383,6 +398,14 @@ impl TableRow {
             cells.iter().map(|cell| crate::units::format_cell(cell, ColumnUnit::Count)).collect(),
         );
         Self { cells, key, mark: RowMark::None, depth: 0, backend: None }
+    }
+}
+
+/// Returns a cell whose text is on one line, with each run of white space as a single space.
+fn on_one_line(cell: &ViewCell) -> ViewCell {
+    match cell.text().filter(|text| text.contains(['\n', '\t'])) {
+        Some(text) => text.split_whitespace().collect::<Vec<_>>().join(" ").as_str().into(),
+        None => cell.clone(),
     }
 }
 

@@ -48,12 +48,16 @@ impl Model {
                 vec![ModelEffect::Signal(self.current, plan.action, plan.signals)]
             }
             // If cancelling had no effect, the same list can be terminated.
-            KeyCode::Char('t') if plan.action == SignalAction::Cancel => {
+            KeyCode::Char('t')
+                if plan.action == SignalAction::Cancel && !plan.signals.is_empty() =>
+            {
                 let action = SignalAction::Terminate;
                 self.overlay = Overlay::Confirm(SignalPlan { action, ..plan });
                 Vec::new()
             }
             KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => Vec::new(),
+            // There is nothing to lose.
+            _ if plan.signals.is_empty() => Vec::new(),
             // Other keys are ignored: losing the list to a mistyped key would be annoying.
             _ => {
                 self.overlay = Overlay::Confirm(plan);

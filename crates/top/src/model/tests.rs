@@ -405,6 +405,7 @@ fn resorted_cache_equals_fresh_table() {
             is_ascending: model.is_ascending,
             slow_seconds: model.settings.slow.map(|slow| slow.as_secs_f64()),
             time: model.time,
+            full_texts: false,
         };
         let new_texts =
             ScreenTable::new(model.screen, model.snapshot().unwrap(), &options).unwrap();

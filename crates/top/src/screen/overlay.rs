@@ -1,5 +1,7 @@
 //! Pages on top of the table.
 
+use std::borrow::Cow;
+
 use ratatui::{
     Frame,
     layout::Rect,
@@ -72,10 +74,27 @@ fn privileges<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
     lines
 }
 
+/// Replaces tabs by spaces up to the next multiple of eight columns: the terminal library drops
+/// tabs.
+fn with_spaces(line: &str) -> Cow<'_, str> {
+    if !line.contains('\t') {
+        return line.into();
+    }
+    let mut spaced = String::new();
+    for (at, part) in line.split('\t').enumerate() {
+        if at > 0 {
+            let gap = 8 - Span::raw(spaced.as_str()).width() % 8;
+            spaced.push_str(&" ".repeat(gap));
+        }
+        spaced.push_str(part);
+    }
+    spaced.into()
+}
+
 fn detail<'a>(lines: &'a [(String, String)], theme: &Theme) -> Vec<Line<'a>> {
     let mut shown = Vec::new();
     for (title, value) in lines {
-        let mut parts = value.lines();
+        let mut parts = value.lines().map(with_spaces);
         let first = parts.next().unwrap_or_default();
         shown.push(Line::from(vec![
             Span::styled(format!("{title:<14} "), theme.strong),
@@ -129,7 +148,7 @@ fn confirm<'a>(plan: &'a SignalPlan, theme: &Theme, height: u16) -> Vec<Line<'a>
     };
     lines.push(Line::raw(""));
     lines.push(match plan.signals.len() {
-        0 => Line::styled("no session is left on the list: n goes back", theme.strong),
+        0 => Line::styled("no session is left on the list: any key goes back", theme.strong),
         count => Line::styled(format!("y: {verb} these {count}  n: do not{other}"), theme.strong),
     });
     lines

@@ -1,6 +1,6 @@
 //! Draws the rows and columns of the table that fit on the screen.
 
-use howdah_collect::ColumnUnit;
+use howdah_collect::{BackendState, ColumnUnit};
 use ratatui::{
     Frame,
     layout::Rect,
@@ -187,7 +187,10 @@ fn line(
     let mut text = format!("{}{tag}", row.mark.letter());
     for &(at, width) in columns {
         let head = &table.columns[at];
-        let mut cell = format_cell(&row.cells[at], head.unit);
+        let mut cell = match row.cells[at].text().and_then(short_state) {
+            Some(state) if matches!(head.name, "state" | "session") => state.to_owned(),
+            _ => format_cell(&row.cells[at], head.unit),
+        };
         let is_tree = at == 0 && row.depth > 0;
         if is_tree {
             cell = format!("{}└{cell}", " ".repeat(row.depth.min(8) - 1));
@@ -198,6 +201,17 @@ fn line(
     let style = theme.mark(row.mark);
     let style = if is_selected { style.patch(theme.selected) } else { style };
     Line::from(Span::styled(text, style))
+}
+
+/// Returns the short name of a session state whose name does not fit its column. Truncated, two of
+/// them would look alike.
+fn short_state(state: &str) -> Option<&'static str> {
+    Some(match BackendState::parse(state)? {
+        BackendState::IdleInTransaction => "idle in tx",
+        BackendState::IdleInFailedTransaction => "failed tx",
+        BackendState::FastPath => "fastpath",
+        _ => return None,
+    })
 }
 
 fn is_right_aligned(head: &TableColumn) -> bool {

@@ -1,9 +1,9 @@
 //! Sessions as rows, with parallel workers below their leader.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use howdah_collect::{
-    BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, SqlText, ViewCell,
+    BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, ViewCell,
 };
 
 use super::{
@@ -139,7 +139,8 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
             None => leaders.push(at),
         }
     }
-    let mut shared_cells = SharedCells::default();
+    let blocking = blocking_pids(backends);
+    let mut shared_cells = SharedCells { blocking, ..SharedCells::default() };
     let mut row = |at, depth| row(snapshot, at, depth, options, &mut shared_cells);
     let mut rows = Vec::with_capacity(leaders.len());
     for at in leaders {
@@ -174,13 +175,29 @@ fn is_of_interest(backend: &BackendActivity) -> bool {
     }
 }
 
+/// Process ids of the sessions that others wait for.
+pub(super) fn blocking_pids(backends: &[BackendActivity]) -> HashSet<i32> {
+    let blockers = backends.iter().flat_map(|backend| &backend.blockers);
+    let pid = |blocker: &Blocker| match blocker {
+        Blocker::Process(pid) => Some(*pid),
+        Blocker::Prepared => None,
+    };
+    blockers.filter_map(pid).collect()
+}
+
 /// Returns the mark for a session's state; the most urgent one if several apply.
-pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<f64>) -> RowMark {
+pub(super) fn mark(
+    backend: &BackendActivity,
+    now_us: i64,
+    slow_seconds: Option<f64>,
+    is_blocking: bool,
+) -> RowMark {
     let runs = matches!(backend.state, Some(BackendState::Active | BackendState::FastPath));
     let lasted = backend.duration(now_us).unwrap_or(0.0);
     match backend.state {
         _ if runs && slow_seconds.is_some_and(|slow| lasted > slow) => RowMark::Slow,
         _ if !backend.blockers.is_empty() => RowMark::Waiting,
+        _ if is_blocking => RowMark::Blocking,
         Some(state) if state.is_idle_in_transaction() => RowMark::IdleInTransaction,
         Some(BackendState::Idle) => RowMark::Idle,
         _ => RowMark::None,
@@ -188,12 +205,13 @@ pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<
 }
 
 /// Cells shared by many rows, each created once, because building ten thousand rows must not delay
-/// a redraw.
+/// a redraw, and the sessions that block others.
 #[derive(Default)]
 struct SharedCells<'a> {
     states: HashMap<BackendState, ViewCell>,
     kinds: HashMap<&'a BackendType, ViewCell>,
     waits: HashMap<&'a BackendWait, ViewCell>,
+    blocking: HashSet<i32>,
 }
 
 impl<'a> SharedCells<'a> {
@@ -245,7 +263,7 @@ fn row<'a>(
         backend.xmin_age.into(),
         readable(backend.kind.as_ref().map(|kind| shared_cells.kind(kind)).into()),
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(ViewCell::Null),
-        readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
+        readable(backend.query.as_ref().map(|query| options.statement(query)).into()),
     ];
     if let Some(processes) = &snapshot.processes {
         cells.splice(PROCESS_COLUMN..PROCESS_COLUMN, process_cells(processes.get(&backend.pid)));
@@ -256,7 +274,12 @@ fn row<'a>(
     TableRow {
         cells,
         key: RowId::Session(backend.pid, backend.started_us),
-        mark: mark(backend, now_us, options.slow_seconds),
+        mark: mark(
+            backend,
+            now_us,
+            options.slow_seconds,
+            shared_cells.blocking.contains(&backend.pid),
+        ),
         depth,
         backend: Some(at),
     }

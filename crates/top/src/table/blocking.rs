@@ -1,6 +1,6 @@
 //! Lock wait trees as rows.
 
-use howdah_collect::{BackendState, BlockingNode, BlockingTrees, ColumnUnit, SqlText, ViewCell};
+use howdah_collect::{BackendState, BlockingNode, BlockingTrees, ColumnUnit, ViewCell};
 
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, activity, clients};
 use crate::ServerSnapshot;
@@ -75,7 +75,12 @@ fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -
         of(|backend, _| backend.user.clone().into()),
         of(|backend, _| backend.application.clone().into()),
         (!also.is_empty()).then(|| also.join(" ")).as_deref().into(),
-        readable(of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into())),
+        readable(
+            backend
+                .and_then(|backend| backend.query.as_ref())
+                .map(|query| options.statement(query))
+                .into(),
+        ),
     ];
     if let Some(pooled) = &snapshot.pooled_clients {
         cells.insert(
@@ -85,7 +90,7 @@ fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -
     }
     let mark = match backend {
         _ if node.depth == 0 => RowMark::Blocking,
-        Some(backend) => activity::mark(backend, now_us, options.slow_seconds),
+        Some(backend) => activity::mark(backend, now_us, options.slow_seconds, false),
         None => RowMark::Waiting,
     };
     TableRow {
