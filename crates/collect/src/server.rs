@@ -6,8 +6,8 @@ use howdah_connect::{Client, ConnectTarget, QueryError, ResultSet};
 use howdah_settings::parse_size;
 
 use crate::{
-    Activity, CollectError, Overview, Privileges, ServerVersion, StatsView, ViewSample, WaitCounts,
-    activity,
+    Activity, CollectError, Overview, Privileges, ServerVersion, SessionDetails, StatsView,
+    ViewSample, WaitCounts, activity,
     prepared_query::PreparedQuery,
     view::{VersionedSql, sql_for_version},
 };
@@ -142,6 +142,27 @@ impl MonitorConnection {
         Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "statistics" })
     }
 
+    /// Reads the size of all databases in bytes; `None` if the role may not read one of them. The
+    /// server looks at every file, so this may take seconds.
+    ///
+    /// # Errors
+    ///
+    /// The statement or the connection failed.
+    pub fn database_bytes(&mut self) -> Result<Option<i64>, CollectError> {
+        let sql = crate::overview::sizes_sql(self.privileges.can_read_all_stats);
+        let result = self.run_named("database sizes", |_| sql)?;
+        Ok(result.rows.first().and_then(|row| row.text(0)?.parse().ok()))
+    }
+
+    /// Reads what a session's page shows beside its activity: its locks, progress and I/O.
+    ///
+    /// # Errors
+    ///
+    /// A statement or the connection failed.
+    pub fn session_details(&mut self, pid: i32) -> Result<SessionDetails, CollectError> {
+        SessionDetails::read(self, pid)
+    }
+
     /// Reads a view; `None` if this server version does not have it.
     ///
     /// # Errors
@@ -174,6 +195,16 @@ impl MonitorConnection {
         name: &'static str,
         sql: impl FnOnce(ServerVersion) -> String,
     ) -> Result<ResultSet, CollectError> {
+        self.run_named_with(name, sql, &[])
+    }
+
+    /// Runs a statement with parameters, which is built and prepared on its first use.
+    pub(crate) fn run_named_with(
+        &mut self,
+        name: &'static str,
+        sql: impl FnOnce(ServerVersion) -> String,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, CollectError> {
         let at = match self.views.iter().position(|known| known.name() == name) {
             Some(at) => at,
             None => {
@@ -181,7 +212,7 @@ impl MonitorConnection {
                 self.views.len() - 1
             }
         };
-        self.views[at].run(&mut self.client, &[])
+        self.views[at].run(&mut self.client, values)
     }
 }
 

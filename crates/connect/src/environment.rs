@@ -104,6 +104,7 @@ impl Environment {
         self
     }
 
+    /// Returns the name of the operating system account, if it is known.
     pub fn os_user(&self) -> Option<&str> {
         self.os_user.as_deref()
     }

@@ -2,12 +2,16 @@
 
 mod alerts;
 mod chart;
+mod figure;
 mod header;
+mod help;
 mod overlay;
 mod playback;
 mod rows;
+mod session;
 mod theme;
 
+use jiff::{Timestamp, tz::TimeZone};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -21,6 +25,8 @@ pub(crate) use self::theme::Theme;
 use crate::{
     ScreenKind,
     model::{Model, Overlay},
+    units::format_duration,
+    waits::WaitDimension,
 };
 
 /// Minimum size of the terminal, in columns and lines.
@@ -33,7 +39,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: &Theme) {
         frame.render_widget(Paragraph::new("too small: at least 40×8"), area);
         return;
     }
-    let header_lines = header::lines(model, theme, area.width);
+    let header_lines = header::lines(model, theme, (area.width, area.height));
     let header_height = u16::try_from(header_lines.len()).unwrap_or(4);
     let parts = Layout::vertical([
         Constraint::Length(header_height),
@@ -46,7 +52,12 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: &Theme) {
     model.page = usize::from(rows.height.saturating_sub(1));
     model.geometry = rows::draw(frame, rows, model, theme);
     draw_foot(frame, foot, model, theme);
-    let scroll_max = overlay::draw(frame, page_area(area), model, theme);
+    // The help page and a session's page need the whole screen, except for the last line.
+    let page = match model.overlay {
+        Overlay::Help | Overlay::Session => Rect { height: area.height - 1, ..area },
+        _ => page_area(area),
+    };
+    let scroll_max = overlay::draw(frame, page, model, theme);
     model.scroll = model.scroll.min(scroll_max);
 }
 
@@ -105,6 +116,9 @@ fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     parts.extend(
         order.map(|order| format!("by {order}{} ", if model.is_ascending { " ↑" } else { " ↓" })),
     );
+    if model.screen == ScreenKind::Waits {
+        parts.push(waits_period(model));
+    }
     if !model.filter.1.is_empty() {
         parts.push(format!("where {} ", model.filter.1));
     }
@@ -119,6 +133,24 @@ fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     }
     parts.push(" ?:help /:filter Tab:screens q:quit".to_owned());
     Line::styled(parts.concat(), theme.faint)
+}
+
+/// Formats the dimension and the period of the waits screen, if the user has chosen them.
+fn waits_period(model: &Model) -> String {
+    let dimension = model.choices.dimension;
+    let mut text = match dimension {
+        WaitDimension::Event => String::new(),
+        dimension => format!("per {} ", dimension.name()),
+    };
+    let until_us = model.snapshot().map(|snapshot| snapshot.sampled_us);
+    if let Some((since_us, until_us)) = model.choices.mark_us.zip(until_us) {
+        #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
+        let seconds = (until_us - since_us).abs() as f64 / 1e6;
+        let since = Timestamp::from_microsecond(since_us).unwrap_or_default();
+        let since = since.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+        text.push_str(&format!("since {since} ({}) ", format_duration(seconds)));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -3,13 +3,18 @@
 mod activity;
 mod blocking;
 mod clients;
+mod columns;
 mod waits;
 
 use std::sync::Arc;
 
 use howdah_collect::{ColumnKind, ColumnUnit, RateView, SqlText, StatsView, VIEWS, ViewCell};
 
-use crate::{RowFilter, ServerSnapshot};
+pub use self::columns::{ColumnChoice, ColumnChoices, ParseColumnsError};
+use crate::{
+    RowFilter, ServerSnapshot,
+    waits::{WaitDimension, WaitProfile},
+};
 
 /// Description of a column, for the screen, files and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +182,17 @@ impl ScreenKind {
         }
     }
 
+    /// Returns all columns that the screen can have, from left to right.
+    pub fn all_columns(self) -> Vec<TableColumn> {
+        match self {
+            Self::Activity => activity::columns(true, true),
+            Self::Blocking => blocking::columns(true),
+            Self::Waits => waits::columns(WaitDimension::Statement),
+            Self::Clients => clients::COLUMNS.to_vec(),
+            Self::View(view) => view_columns(view),
+        }
+    }
+
     /// Returns the statistics view that the screen shows, if any.
     pub fn view(self) -> Option<&'static StatsView> {
         match self {
@@ -235,6 +251,17 @@ pub struct TableOptions {
     pub time: TimeMeasure,
     /// Whether statements have their line breaks and tabs, for programs, or are on one line.
     pub full_texts: bool,
+    /// What the waits screen shows.
+    pub waits: WaitOptions,
+}
+
+/// What the waits screen shows: by which dimension, and of which period.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WaitOptions {
+    /// Start of the period, in microseconds since 1970 by our clock; `None` for an hour.
+    pub since_us: Option<i64>,
+    /// The dimension and the sums of the period, unless waits are shown by event only.
+    pub profile: Option<(WaitDimension, Arc<WaitProfile>)>,
 }
 
 impl TableOptions {
@@ -288,7 +315,7 @@ impl ScreenTable {
         let mut table = match screen {
             ScreenKind::Activity => activity::table(snapshot, options),
             ScreenKind::Blocking => blocking::table(snapshot, options),
-            ScreenKind::Waits => waits::table(snapshot),
+            ScreenKind::Waits => waits::table(snapshot, &options.waits),
             ScreenKind::Clients => clients::table(snapshot, options)?,
             ScreenKind::View(view) => {
                 let rate_view = snapshot
@@ -307,18 +334,6 @@ impl ScreenTable {
 
     fn from_view(rate_view: &RateView, full_texts: bool) -> Self {
         let view = rate_view.sample.view;
-        let head = |column: &howdah_collect::ViewColumn| TableColumn {
-            name: column.name,
-            title: column.title,
-            unit: column.unit,
-            help: column.help,
-            width: width(column),
-            // Some keys, such as a progress phase, are wide only at times: their column keeps its
-            // width.
-            is_shrinkable: matches!(column.name, "query_id" | "user" | "database" | "schema"),
-            rank: rank(view, column.name),
-            is_key: column.kind == ColumnKind::Key,
-        };
         let keys: Vec<usize> = (0..view.columns.len())
             .filter(|&at| view.columns[at].kind == ColumnKind::Key)
             .collect();
@@ -338,8 +353,22 @@ impl ScreenTable {
             backend: None,
         };
         Self {
-            columns: view.columns.iter().map(head).collect(),
+            columns: view_columns(view),
             rows: rate_view.rows.iter().map(|cells| row(cells)).collect(),
+        }
+    }
+
+    /// Removes the columns for which `is_shown` returns false, unless that leaves none.
+    pub(crate) fn retain_columns(&mut self, is_shown: impl Fn(&str) -> bool) {
+        let shown: Vec<bool> = self.columns.iter().map(|column| is_shown(column.name)).collect();
+        if !shown.contains(&true) {
+            return;
+        }
+        let mut at = 0..;
+        self.columns.retain(|_| at.next().is_some_and(|at: usize| shown[at]));
+        for row in &mut self.rows {
+            let mut at = 0..;
+            row.cells.retain(|_| at.next().is_some_and(|at: usize| shown[at]));
         }
     }
 
@@ -399,6 +428,23 @@ impl TableRow {
         );
         Self { cells, key, mark: RowMark::None, depth: 0, backend: None }
     }
+}
+
+/// Returns the columns of a view's table.
+fn view_columns(view: &StatsView) -> Vec<TableColumn> {
+    let head = |column: &howdah_collect::ViewColumn| TableColumn {
+        name: column.name,
+        title: column.title,
+        unit: column.unit,
+        help: column.help,
+        width: width(column),
+        // Some keys, such as a progress phase, are wide only at times: their column keeps its
+        // width.
+        is_shrinkable: matches!(column.name, "query_id" | "user" | "database" | "schema"),
+        rank: rank(view, column.name),
+        is_key: column.kind == ColumnKind::Key,
+    };
+    view.columns.iter().map(head).collect()
 }
 
 /// Returns a cell whose text is on one line, with each run of white space as a single space.

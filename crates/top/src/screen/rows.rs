@@ -40,7 +40,8 @@ pub(super) fn draw(
         return TableGeometry::default();
     };
     let order = model.order.or(model.screen.order());
-    let columns = columns(&table, area.width, model.shift, order);
+    let is_chosen = |name: &str| model.choices.columns.is_shown(model.screen, name);
+    let columns = columns(&table, area.width, model.shift, order, is_chosen);
     let mut lines = vec![title_line(&table, &columns, model, theme, area.width)];
     if table.rows.is_empty() {
         let filtered = if model.filter.0.is_empty() { "" } else { " match the filter" };
@@ -77,19 +78,21 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 
 /// Selects the columns to display, in order, with their widths.
 ///
-/// The sort column is taken first, then as many of the others as fit, lowest ranks first. With a
-/// `shift`, that many columns after the first are skipped, and the others are taken in table order,
+/// Of the columns that `is_chosen` names, as many as fit are taken, lowest ranks first; before them
+/// the sort column, even if it is not chosen. With a `shift`, that many columns after the first are skipped, and the others are taken in table order,
 /// so that every column can be reached. The flexible column gets the remaining width.
 fn columns(
     table: &ScreenTable,
     width: u16,
     shift: usize,
     order: Option<&str>,
+    is_chosen: impl Fn(&str) -> bool,
 ) -> Vec<(usize, u16)> {
     let table_columns = &table.columns;
     let hidden = shift.min(table_columns.len().saturating_sub(2));
     let is_order = |at: usize| order == Some(table_columns[at].name);
-    let is_reached = |at: usize| at == 0 || at > hidden || is_order(at);
+    let is_reached =
+        |at: usize| is_order(at) || (at == 0 || at > hidden) && is_chosen(table_columns[at].name);
     let width_of = |at: usize| {
         (
             at,
@@ -253,7 +256,7 @@ mod tests {
     }
 
     fn names(table: &ScreenTable, width: u16, shift: usize, order: &str) -> String {
-        let columns = columns(table, width, shift, Some(order));
+        let columns = columns(table, width, shift, Some(order), |_| true);
         let names: Vec<&str> = columns.iter().map(|(at, _)| table.columns[*at].name).collect();
         names.join(" ")
     }
@@ -279,6 +282,18 @@ mod tests {
                 assert!(shown.split(' ').any(|name| name == "d"), "{width} {shift}: {shown}");
             }
         }
+    }
+
+    #[test]
+    fn hidden_columns_are_shown_only_to_sort_by_them() {
+        let table = sample_table();
+        let names = |order| {
+            let chosen = columns(&table, 200, 0, Some(order), |name| matches!(name, "a" | "c"));
+            let names: Vec<&str> = chosen.iter().map(|(at, _)| table.columns[*at].name).collect();
+            names.join(" ")
+        };
+        assert_eq!(names("a"), "a c");
+        assert_eq!(names("d"), "a c d");
     }
 
     #[test]

@@ -22,9 +22,6 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 .ranked(4)
 .shrinking();
 
-/// Index of the time column in [`COLUMNS`].
-const TIME_COLUMN: usize = 3;
-
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
 
@@ -150,15 +147,22 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
     }
     // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
+    let mut columns = columns(snapshot.processes.is_some(), snapshot.pooled_clients.is_some());
+    let time = columns.iter_mut().find(|column| column.name == "time");
+    time.into_iter().for_each(|column| column.title = options.time.title());
+    ScreenTable { columns, rows }
+}
+
+/// Returns the columns, with those of local processes and of poolers if there are any.
+pub(super) fn columns(has_processes: bool, has_poolers: bool) -> Vec<TableColumn> {
     let mut columns = COLUMNS.to_vec();
-    columns[TIME_COLUMN].title = options.time.title();
-    if snapshot.processes.is_some() {
+    if has_processes {
         columns.splice(PROCESS_COLUMN..PROCESS_COLUMN, PROCESS_COLUMNS);
     }
-    if snapshot.pooled_clients.is_some() {
+    if has_poolers {
         columns.insert(POOLED_COLUMN, POOLED);
     }
-    ScreenTable { columns, rows }
+    columns
 }
 
 fn contains_pid(backends: &[BackendActivity], pid: i32) -> bool {

@@ -35,11 +35,16 @@ const COLUMNS: [TableColumn; 11] = [
 pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> ScreenTable {
     let trees = BlockingTrees::from_activity(&snapshot.activity);
     let rows = trees.nodes.iter().map(|node| row(snapshot, node, options)).collect();
+    ScreenTable { columns: columns(snapshot.pooled_clients.is_some()), rows }
+}
+
+/// Returns the columns, with that of poolers if there are any.
+pub(super) fn columns(has_poolers: bool) -> Vec<TableColumn> {
     let mut columns = COLUMNS.to_vec();
-    if snapshot.pooled_clients.is_some() {
+    if has_poolers {
         columns.insert(POOLED_COLUMN, activity::POOLED);
     }
-    ScreenTable { columns, rows }
+    columns
 }
 
 fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -> TableRow {

@@ -13,7 +13,7 @@ use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, ac
 use crate::{PooledClients, ServerSnapshot};
 
 /// Columns of the clients screen.
-const COLUMNS: [TableColumn; 11] = [
+pub(super) const COLUMNS: [TableColumn; 11] = [
     TableColumn {
         is_key: true,
         ..TableColumn::new("address", "Client", ColumnUnit::Text, 21, "the client's address")
