@@ -126,8 +126,8 @@ impl SessionDetails {
     fn set_locks(&mut self, result: &ResultSet) {
         self.lock_count = result.rows.first().and_then(|row| number(row, 4)).unwrap_or(0);
         let lock = |row: &ResultRow| SessionLock {
-            mode: word(row, 0),
-            object: word(row, 1),
+            mode: line(row, 0),
+            object: line(row, 1),
             is_granted: row.bytes(2) == Some(b"t"),
             waited_us: number(row, 3),
         };
@@ -137,9 +137,9 @@ impl SessionDetails {
 
 fn progress_of(row: &ResultRow) -> SessionProgress {
     SessionProgress {
-        command: word(row, 0),
-        relation: word(row, 1),
-        phase: word(row, 2),
+        command: line(row, 0),
+        relation: line(row, 1),
+        phase: line(row, 2),
         done: number(row, 3),
         total: number(row, 4),
     }
@@ -148,7 +148,7 @@ fn progress_of(row: &ResultRow) -> SessionProgress {
 fn io_of(row: &ResultRow) -> BackendIo {
     let pair = |at| (number(row, at).unwrap_or(0), number(row, at + 1).unwrap_or(0));
     BackendIo {
-        target: word(row, 0),
+        target: line(row, 0),
         hits: number(row, 1).unwrap_or(0),
         reads: pair(2),
         writes: pair(4),
@@ -156,7 +156,7 @@ fn io_of(row: &ResultRow) -> BackendIo {
     }
 }
 
-fn word(row: &ResultRow, at: usize) -> Arc<str> {
+fn line(row: &ResultRow, at: usize) -> Arc<str> {
     sanitized_line(&row.text(at).unwrap_or_default()).into()
 }
 

@@ -66,7 +66,7 @@ impl BatchOptions {
     /// Builds the table to write.
     fn table(&self, snapshot: &ServerSnapshot) -> Option<ScreenTable> {
         let mut table = ScreenTable::new(self.screen, snapshot, &self.options())?;
-        table.retain_columns(|name| self.columns.is_shown(self.screen, name));
+        table.retain_columns(|name| self.columns.is_visible(self.screen, name));
         Some(table)
     }
 

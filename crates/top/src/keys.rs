@@ -299,15 +299,15 @@ pub const HELP: &[HelpGroup] = &[
     HelpGroup {
         title: "Program",
         lines: &[
-            (&[Do::Help], "help"),
+            (&[Do::Help, Do::Quit], "help, quit"),
             (&[Do::Mouse, Do::Suspend], "mouse on or off, suspend"),
-            (&[Do::Quit], "quit"),
         ],
     },
 ];
 
 impl Keymap {
-    /// Returns the keys of some commands, the preferred ones first; at most `width` columns of them.
+    /// Returns the keys of some commands, the preferred ones first, as far as they fit `width`
+    /// terminal columns.
     pub fn key_names(self, commands: &[KeyCommand], is_read_only: bool, width: usize) -> String {
         let keys = |command: &KeyCommand| -> Vec<String> {
             let bindings =

@@ -24,7 +24,7 @@ pub use self::{
     mouse::TableGeometry,
     playback::{Playback, ReplayState},
     prompt::{Prompt, PromptKind},
-    session_page::{SessionPage, SessionPlan},
+    session_page::{PagePlan, SessionPage},
 };
 use crate::{
     AlertView, RowFilter, ServerHealth, ServerSnapshot,
@@ -371,7 +371,7 @@ impl Model {
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);
                 } else if let Some(page) = &mut self.choices.session {
-                    page.plan = SessionPlan::Received(plan);
+                    page.plan = PagePlan::Received(plan);
                 }
                 Vec::new()
             }

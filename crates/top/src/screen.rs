@@ -84,7 +84,11 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -
     if area.height < CHART_MIN + 3 {
         return area;
     }
-    let chart_height = (area.height * 3 / 5).clamp(CHART_MIN, CHART_MAX);
+    // By dimension, the rows matter more.
+    let chart_height = match model.choices.dimension {
+        WaitDimension::Event => (area.height * 3 / 5).clamp(CHART_MIN, CHART_MAX),
+        _ => CHART_MIN,
+    };
     let parts = Layout::vertical([Constraint::Length(chart_height), Constraint::Min(3)]);
     let [chart, rows] = parts.areas(area);
     chart::draw(frame, chart, &snapshot.waits, snapshot.sampled_us, theme);

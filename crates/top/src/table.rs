@@ -251,11 +251,11 @@ pub struct TableOptions {
     pub time: TimeMeasure,
     /// Whether statements have their line breaks and tabs, for programs, or are on one line.
     pub full_texts: bool,
-    /// What the waits screen shows.
+    /// The dimension and the period of the waits screen.
     pub waits: WaitOptions,
 }
 
-/// What the waits screen shows: by which dimension, and of which period.
+/// The dimension and the period of the waits screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitOptions {
     /// Start of the period, in microseconds since 1970 by our clock; `None` for an hour.

@@ -74,8 +74,8 @@ pub(super) const VACUUM: StatsView = StatsView {
     extension: None,
 };
 
-/// SQL for what prevents VACUUM from removing dead rows. `$sessions` restricts the sessions further:
-/// VACUUM itself, although it has a `backend_xmin`, does not hold back other processes
+/// SQL for what prevents VACUUM from removing dead rows. `$sessions` restricts the sessions
+/// further: VACUUM itself, although it has a `backend_xmin`, does not hold back other processes
 /// (`PROC_IN_VACUUM` in `procarray.c`), and neither do its parallel workers.
 macro_rules! horizon {
     ($sessions:literal) => {

@@ -43,7 +43,7 @@ fn session_page_shows_locks_and_blockers_and_ends_the_session() {
         tmux.wait_for("who blocks whom", |screen| {
             has(screen, &["blocked by 1", "blocks 1", &blocker, &victim, "Lock:transactionid"])
         });
-        // What does not fit is reached by scrolling.
+        // The rest is reached by scrolling.
         tmux.press(&["End"]);
         tmux.wait_for("locks by name", |screen| {
             has(screen, &["ShareLock on transaction", "RowExclusiveLock on link"])
@@ -220,11 +220,11 @@ fn waits_are_shown_by_application_live_and_recorded() {
     let Some(tmux) = Tmux::start(test, folder.path(), (120, 40), &[], &args) else { return };
     tmux.wait_for_text("PgSleep");
     let is_row = |screen: &str, name: &str| {
-        screen.lines().any(|line| line.contains("PgSleep") && line.trim_end().ends_with(name))
+        screen.lines().any(|line| line.contains("PgSleep") && line.contains(name))
     };
     tmux.press(&["d"]);
     tmux.wait_for_text("per statement since ");
-    tmux.wait_for("the statement", |screen| is_row(screen, "SELECT pg_sleep(300)"));
+    tmux.wait_for("the statement", |screen| is_row(screen, "pg_sleep"));
     tmux.press(&["d", "d", "d"]);
     tmux.wait_for("both applications", |screen| {
         screen.contains("per application")

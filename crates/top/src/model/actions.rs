@@ -3,7 +3,7 @@
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
-use super::{Model, ModelEffect, Overlay, SessionPlan, StatusNotice, session_page};
+use super::{Model, ModelEffect, Overlay, PagePlan, StatusNotice, session_page};
 use crate::{
     signal_plan::SignalPlan,
     table::{RowId, TableRow},
@@ -101,7 +101,7 @@ impl Model {
             }
             Some(backend) => {
                 match &mut self.choices.session {
-                    Some(page) => page.plan = SessionPlan::Requested,
+                    Some(page) => page.plan = PagePlan::Requested,
                     None => self.overlay = Overlay::Plan(None),
                 }
                 vec![ModelEffect::Plan(self.current, Box::new(backend))]

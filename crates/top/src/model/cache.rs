@@ -1,6 +1,6 @@
-//! Caches the last table, the troubles, and sums of past samples. A held key or the mouse wheel redraws the screen many
-//! times between two samples, and building the table for ten thousand sessions takes noticeable
-//! time.
+//! Caches the last table, the troubles, and sums of past samples. A held key or the mouse wheel
+//! redraws the screen many times between two samples, and building the table for ten thousand
+//! sessions takes noticeable time.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 

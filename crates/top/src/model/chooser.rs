@@ -30,7 +30,7 @@ impl ColumnChooser {
             name: column.name,
             title: column.title,
             help: column.help,
-            is_shown: choices.is_shown(screen, column.name),
+            is_shown: choices.is_visible(screen, column.name),
         };
         let entries = screen.all_columns().into_iter().map(entry).collect();
         Self { screen, entries, selected: 0 }
@@ -41,7 +41,7 @@ impl ColumnChooser {
         self.screen.name()
     }
 
-    fn shown(&self) -> Vec<&'static str> {
+    fn marked(&self) -> Vec<&'static str> {
         self.entries.iter().filter(|entry| entry.is_shown).map(|entry| entry.name).collect()
     }
 
@@ -78,7 +78,7 @@ pub(super) fn handle_key(
 ) -> Vec<ModelEffect> {
     let is_saved = event.code == KeyCode::Char('s');
     if is_saved || event.code == KeyCode::Enter {
-        let shown = chooser.shown();
+        let shown = chooser.marked();
         if shown.is_empty() {
             let text = "at least one column must be shown".to_owned();
             model.notice = Some(StatusNotice { text, is_bad: true });

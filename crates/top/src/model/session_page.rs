@@ -18,16 +18,16 @@ pub struct SessionPage {
     /// Start of the period whose waits are shown, in microseconds since 1970 by our clock.
     pub since_us: i64,
     /// The plan of its statement.
-    pub plan: SessionPlan,
+    pub plan: PagePlan,
 }
 
 /// The plan on a session's page.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum SessionPlan {
+pub enum PagePlan {
     /// The user has not requested it.
     #[default]
     None,
-    /// It was requested.
+    /// The server is planning it.
     Requested,
     /// The plan, or the reason why there is none.
     Received(Result<GenericPlan, String>),
@@ -70,7 +70,7 @@ pub(super) fn open(model: &mut Model) -> Option<Vec<ModelEffect>> {
         server: model.current,
         last: (Box::new(backend), now_us),
         since_us: shown_us.saturating_sub(PERIOD_US),
-        plan: SessionPlan::None,
+        plan: PagePlan::None,
     });
     model.scroll = 0;
     model.overlay = Overlay::Session;

@@ -212,7 +212,7 @@ fn enter_opens_the_page_of_a_session() {
     assert_eq!(backend.pid, 2);
     model.update(ModelMessage::Plan(Err("no".to_owned())));
     let plan = &model.choices.session.as_ref().unwrap().plan;
-    assert_eq!(*plan, SessionPlan::Received(Err("no".to_owned())));
+    assert_eq!(*plan, PagePlan::Received(Err("no".to_owned())));
     // The session ends, and its page stays.
     sample(&mut model, vec![backend_of(3)]);
     let page = model.choices.session.clone().unwrap();
@@ -281,7 +281,7 @@ fn chosen_columns_are_used_and_saved() {
     press(&mut model, " jj ");
     assert_eq!(press(&mut model, "\n"), []);
     assert_eq!(model.overlay, Overlay::None);
-    let is_shown = |model: &Model, name| model.choices.columns.is_shown(model.screen, name);
+    let is_shown = |model: &Model, name| model.choices.columns.is_visible(model.screen, name);
     assert!(!is_shown(&model, "pid") && is_shown(&model, "database") && !is_shown(&model, "user"));
     press(&mut model, "v");
     press(&mut model, " s");
@@ -290,7 +290,7 @@ fn chosen_columns_are_used_and_saved() {
     model.settings.columns_file = Some("/x/howdah/top-columns".into());
     let effects = press(&mut model, "vs");
     let [ModelEffect::SaveColumns(path, columns)] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!(path, &std::path::PathBuf::from("/x/howdah/top-columns"));
+    assert_eq!(path, &PathBuf::from("/x/howdah/top-columns"));
     assert_eq!(*columns, model.choices.columns);
     // At least one column is shown, and Esc changes nothing.
     press(&mut model, "va");
@@ -517,7 +517,7 @@ fn resorted_cache_equals_fresh_table() {
 fn waits_by_dimension(model: &Model) -> Vec<(String, String, f64)> {
     let table = model.table().unwrap();
     let value = table.columns.len() - 1;
-    let text = |row: &crate::table::TableRow, at: usize| row.cells[at].text().unwrap().to_owned();
+    let text = |row: &TableRow, at: usize| row.cells[at].text().unwrap().to_owned();
     let share = table.column("share").unwrap();
     let rows = table.rows.iter();
     rows.map(|row| (text(row, value), text(row, 1), row.cells[share].number().unwrap())).collect()
@@ -561,5 +561,5 @@ fn waits_are_shown_by_dimension_since_a_mark() {
     press(&mut model, "{");
     assert_eq!(waits_by_dimension(&model).len(), 2);
     press(&mut model, "dddd");
-    assert_eq!(model.choices.dimension, crate::waits::WaitDimension::Event);
+    assert_eq!(model.choices.dimension, WaitDimension::Event);
 }

@@ -1,9 +1,9 @@
-//! What the waits screen shows: the dimension, and the period since a mark.
+//! The dimension of the waits screen, and its period since a mark.
 
 use super::{Model, session_page::PERIOD_US};
 use crate::{ScreenKind, ServerHealth, table::WaitOptions, waits::WaitDimension};
 
-/// Returns what the waits screen shows of the displayed moment.
+/// Returns the options of the waits screen at the displayed moment.
 pub(super) fn options(model: &Model) -> WaitOptions {
     let Some(snapshot) = model.snapshot().filter(|_| model.screen == ScreenKind::Waits) else {
         return WaitOptions::default();

@@ -4,7 +4,7 @@ use ratatui::text::{Line, Span};
 
 use super::Theme;
 
-/// A figure of the header.
+/// A number in the header, with its label and its urgency.
 #[derive(Clone, Debug)]
 pub(super) struct HeaderFigure {
     label: &'static str,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::screen::Palette;
 
-    fn shown(figures: &[HeaderFigure], width: u16) -> String {
+    fn text(figures: &[HeaderFigure], width: u16) -> String {
         line(figures.to_vec(), &Theme::new(Palette::Dark), width).to_string()
     }
 
@@ -123,11 +123,11 @@ mod tests {
             figure("c", "3").ranked(2),
             figure("d", "4").ranked(8).warn_if(true),
         ];
-        assert_eq!(shown(&figures, 40), "a 1  b 22  c 3  d 4");
-        assert_eq!(shown(&figures, 15), "a 1  c 3  d 4");
-        assert_eq!(shown(&figures, 8), "a 1  d 4");
-        assert_eq!(shown(&figures, 3), "d 4");
-        assert_eq!(shown(&[], 3), "");
+        assert_eq!(text(&figures, 40), "a 1  b 22  c 3  d 4");
+        assert_eq!(text(&figures, 15), "a 1  c 3  d 4");
+        assert_eq!(text(&figures, 8), "a 1  d 4");
+        assert_eq!(text(&figures, 3), "d 4");
+        assert_eq!(text(&[], 3), "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{Model, ScreenKind, keys::HELP};
 /// Width from which there are two columns.
 const TWO_COLUMNS: u16 = 76;
 
-/// Width of the keys.
+/// Terminal columns for the names of keys.
 const KEYS_WIDTH: u16 = 10;
 
 /// Returns the lines of the page, generated from the keymap in use.

@@ -61,7 +61,7 @@ fn columns(frame: &mut Frame<'_>, area: Rect, chooser: &ColumnChooser, theme: &T
     let first = (chooser.selected + 1).saturating_sub(height);
     let block = Block::bordered()
         .title(format!("Columns of {}", chooser.screen_name()))
-        .title_bottom(" Space: show or hide  a: all  Enter: use  s: use and save  Esc: cancel ");
+        .title_bottom(" Space: toggle  a: all  Enter: use  s: save  Esc: cancel ");
     let page = Paragraph::new(lines).block(block);
     frame.render_widget(Clear, area);
     frame.render_widget(page.scroll((u16::try_from(first).unwrap_or(u16::MAX), 0)), area);

@@ -16,8 +16,11 @@ use crate::{
     units::format_cell,
 };
 
-/// Minimum width of the flexible column; a third of the screen's width if that is more.
+/// Minimum width of the flexible column; from [`WIDE`] on a third of the screen's width.
 const FLEX_WIDTH_MIN: u16 = 20;
+
+/// Width from which the flexible column has a third of the screen.
+const WIDE: u16 = 100;
 
 /// Width of the mark and the tag before the first column.
 const GUTTER: u16 = 2;
@@ -40,7 +43,7 @@ pub(super) fn draw(
         return TableGeometry::default();
     };
     let order = model.order.or(model.screen.order());
-    let is_chosen = |name: &str| model.choices.columns.is_shown(model.screen, name);
+    let is_chosen = |name: &str| model.choices.columns.is_visible(model.screen, name);
     let columns = columns(&table, area.width, model.shift, order, is_chosen);
     let mut lines = vec![title_line(&table, &columns, model, theme, area.width)];
     if table.rows.is_empty() {
@@ -78,9 +81,10 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 
 /// Selects the columns to display, in order, with their widths.
 ///
-/// Of the columns that `is_chosen` names, as many as fit are taken, lowest ranks first; before them
-/// the sort column, even if it is not chosen. With a `shift`, that many columns after the first are skipped, and the others are taken in table order,
-/// so that every column can be reached. The flexible column gets the remaining width.
+/// The sort column is taken first, even if it is not chosen, then as many of the chosen ones as
+/// fit, lowest ranks first. With a `shift`, that many columns after the first are skipped, and the
+/// others are taken in table order, so that every column can be reached. The flexible column gets
+/// the remaining width.
 fn columns(
     table: &ScreenTable,
     width: u16,
@@ -113,7 +117,7 @@ fn columns(
     let mut left = width.saturating_sub(GUTTER);
     let mut flexible =
         table_columns.iter().position(|head| head.width == 0).filter(|&at| is_reached(at));
-    let flexible_min = FLEX_WIDTH_MIN.max(width / 3);
+    let flexible_min = if width < WIDE { FLEX_WIDTH_MIN } else { width / 3 };
     if flexible.is_some() {
         // If both do not fit, the sort column takes precedence over the flexible one.
         let is_tight = |&at: &usize| is_order(at) && width_of(at).1 + flexible_min + 2 > left;
@@ -146,8 +150,9 @@ fn content_width(table: &ScreenTable, at: usize) -> u16 {
         if needed >= most {
             return head.width;
         }
+        let branch = if at == 0 { row.depth.min(8) } else { 0 };
         needed = match row.cells[at].text() {
-            Some(text) => needed.max(Span::raw(text).width()),
+            Some(text) => needed.max(branch + Span::raw(text).width()),
             None => needed.max(format_cell(&row.cells[at], head.unit).len()),
         };
     }

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use super::{Theme, overlay::with_spaces, rows::fitted};
 use crate::{
     Model, ServerSnapshot,
-    model::{SessionPage, SessionPlan, session_page},
+    model::{PagePlan, SessionPage, session_page},
     units::{format_cell, format_duration},
 };
 
@@ -246,14 +246,14 @@ impl PageWriter<'_> {
         }
     }
 
-    fn plan(&mut self, plan: &SessionPlan) {
+    fn plan(&mut self, plan: &PagePlan) {
         match plan {
-            SessionPlan::None => {}
-            SessionPlan::Requested => self.note("requesting the plan…"),
-            SessionPlan::Received(Err(reason)) => {
+            PagePlan::None => {}
+            PagePlan::Requested => self.note("requesting the plan…"),
+            PagePlan::Received(Err(reason)) => {
                 self.lines.push(Line::styled(format!("no plan: {reason}"), self.theme.bad));
             }
-            SessionPlan::Received(Ok(plan)) => {
+            PagePlan::Received(Ok(plan)) => {
                 self.title("generic plan; nothing was executed".to_owned());
                 plan.lines.iter().for_each(|line| self.text(line));
             }
@@ -282,10 +282,10 @@ impl PageWriter<'_> {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
-        let waited = lock.waited_us.map_or_else(String::new, |us| {
-            format!(" for {}", format_duration(us.max(0) as f64 / 1e6))
-        });
-        self.lines.push(Line::styled(format!("  awaits{waited} {text}"), self.theme.warn));
+        let waited = lock
+            .waited_us
+            .map_or_else(String::new, |us| format!(" {}", format_duration(us.max(0) as f64 / 1e6)));
+        self.lines.push(Line::styled(format!("  waits{waited} for {text}"), self.theme.warn));
     }
 
     fn io(&mut self, details: &SessionDetails) {

@@ -389,7 +389,8 @@ fn states_of_idle_transactions_differ() {
 fn idle_blocker_is_marked_as_blocking() {
     let activity = picture(&mut model(), 100, 24);
     let row = |pid: &str| {
-        let line = activity.lines().find(|line| line.contains(pid) && line.contains("orders"));
+        let mut lines = activity.lines().filter(|line| !line.contains('▲'));
+        let line = lines.find(|line| line.contains(pid) && line.contains("orders"));
         line.unwrap_or_default().trim_start_matches('"').chars().next()
     };
     assert_eq!((row(" 101 "), row(" 102 ")), (Some('B'), Some('L')), "{activity}");

@@ -19,7 +19,7 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
     30,
     "its client, according to the pooler",
 )
-.ranked(4)
+.ranked(5)
 .shrinking();
 
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
@@ -35,7 +35,7 @@ const PROCESS_COLUMNS: [TableColumn; 4] = [
         6,
         "processor time of its process, in percent of one processor",
     )
-    .ranked(4),
+    .ranked(5),
     TableColumn::new("read", "Read/s", ColumnUnit::Bytes, 7, "bytes that it reads from disks")
         .ranked(6),
     TableColumn::new("write", "Write/s", ColumnUnit::Bytes, 8, "bytes that it writes to disks")
@@ -57,12 +57,12 @@ const PROCESS_COLUMN: usize = 6;
 const COLUMNS: [TableColumn; 15] = [
     TableColumn {
         is_key: true,
-        ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the process").ranked(0)
+        ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 7, "the process").ranked(0)
     },
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database")
         .ranked(9)
         .shrinking(),
-    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(5).shrinking(),
+    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(4).shrinking(),
     TableColumn::new(
         "time",
         "Time",
@@ -72,7 +72,7 @@ const COLUMNS: [TableColumn; 15] = [
     )
     .ranked(1),
     TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(2),
-    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "its wait event").ranked(3),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 20, "its wait event").ranked(3),
     TableColumn::new("application", "Application", ColumnUnit::Text, 14, "its application_name")
         .shrinking(),
     TableColumn::new("client", "Client", ColumnUnit::Text, 15, "its client's address").shrinking(),

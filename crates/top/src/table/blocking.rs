@@ -12,6 +12,8 @@ const COLUMNS: [TableColumn; 11] = [
     TableColumn {
         is_key: true,
         ..TableColumn::new("pid", "Pid", ColumnUnit::Text, 16, "the process, below its blocker")
+            .ranked(0)
+            .shrinking()
     },
     TableColumn::new(
         "victims",
@@ -19,10 +21,12 @@ const COLUMNS: [TableColumn; 11] = [
         ColumnUnit::Count,
         7,
         "how many wait for it, directly or not",
-    ),
-    TableColumn::new("blocked", "Blocked", ColumnUnit::Seconds, 7, "how long it has waited"),
-    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "its wait event"),
-    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state"),
+    )
+    .ranked(3),
+    TableColumn::new("blocked", "Blocked", ColumnUnit::Seconds, 7, "how long it has waited")
+        .ranked(1),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 20, "its wait event").ranked(2),
+    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(4),
     TableColumn::new("time", "Time", ColumnUnit::Seconds, 7, "how long it has been in that state"),
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database").shrinking(),
     TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").shrinking(),

@@ -28,7 +28,7 @@ pub enum ParseColumnsError {
     /// The text has no `=`, or no column after it.
     #[error("write SCREEN=COLUMN,COLUMN")]
     Format,
-    /// There is no screen with this name.
+    /// No screen has this name.
     #[error("there is no screen {0:?}")]
     Screen(String),
     /// The screen has no column with this name.
@@ -77,7 +77,7 @@ impl ColumnChoices {
         self.0.insert(choice.screen, choice.columns);
     }
 
-    /// Sets the columns of a screen; all of them means that there is no choice.
+    /// Sets the columns of a screen; all of them remove the choice.
     pub(crate) fn set(&mut self, screen: ScreenKind, columns: Vec<&'static str>) {
         if screen.all_columns().iter().all(|column| columns.contains(&column.name)) {
             self.0.remove(screen.name());
@@ -87,7 +87,7 @@ impl ColumnChoices {
     }
 
     /// Whether a column of a screen is to be shown.
-    pub(crate) fn is_shown(&self, screen: ScreenKind, column: &str) -> bool {
+    pub(crate) fn is_visible(&self, screen: ScreenKind, column: &str) -> bool {
         self.0.get(screen.name()).is_none_or(|columns| columns.contains(&column))
     }
 
@@ -180,16 +180,16 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert_eq!(ColumnChoices::read(&path).unwrap(), (choices.clone(), Vec::new()));
-        assert!(choices.is_shown(ScreenKind::Activity, "pid"));
-        assert!(!choices.is_shown(ScreenKind::Activity, "user"));
-        assert!(choices.is_shown(ScreenKind::Blocking, "user"), "no choice for this screen");
+        assert!(choices.is_visible(ScreenKind::Activity, "pid"));
+        assert!(!choices.is_visible(ScreenKind::Activity, "user"));
+        assert!(choices.is_visible(ScreenKind::Blocking, "user"), "no choice for this screen");
         let all = ScreenKind::Waits.all_columns().iter().map(|column| column.name).collect();
         choices.set(ScreenKind::Waits, all);
-        assert!(choices.is_shown(ScreenKind::Waits, "share"));
+        assert!(choices.is_visible(ScreenKind::Waits, "share"));
         // A line of a later version is reported, and the others are used.
         fs::write(&path, "activity=pid\nlater=x\n\n# a comment\n").unwrap();
         let (read, problems) = ColumnChoices::read(&path).unwrap();
-        assert!(!read.is_shown(ScreenKind::Activity, "user"));
+        assert!(!read.is_visible(ScreenKind::Activity, "user"));
         assert_eq!(problems.len(), 1, "{problems:?}");
         let error = choices.save(Path::new("/proc/howdah/top-columns")).unwrap_err();
         assert_ne!(error.kind(), io::ErrorKind::AlreadyExists);

@@ -20,12 +20,17 @@ const COLUMNS: [TableColumn; 5] = [
             12,
             "the wait event class; cpu if running",
         )
+        .ranked(2)
+        .shrinking()
     },
     TableColumn {
         is_key: true,
         ..TableColumn::new("event", "Event", ColumnUnit::Text, 28, "the wait event")
+            .ranked(0)
+            .shrinking()
     },
-    TableColumn::new("sessions", "Sessions", ColumnUnit::Count, 9, "average active sessions in it"),
+    TableColumn::new("sessions", "Sessions", ColumnUnit::Count, 9, "average active sessions in it")
+        .ranked(1),
     TableColumn::new(
         "share",
         "Share",

@@ -3,19 +3,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use howdah_collect::{Activity, BackendActivity, BackendWait, SqlText};
+use howdah_collect::{Activity, BackendActivity, BackendWait};
 
-/// What the waits screen distinguishes besides wait events.
+/// A property of sessions by which the waits screen distinguishes them, besides wait events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitDimension {
     /// Nothing else.
     #[default]
     Event,
-    /// The statement: by the server's identifier if it computes one, else by its text.
+    /// The statement without constants: by the server's identifier if it computes one, else by its
+    /// text.
     Statement,
     /// The role.
     User,
-    /// The database.
+    /// The connected database.
     Database,
     /// `application_name`.
     Application,
@@ -126,12 +127,11 @@ impl WaitProfile {
 
     fn statement(&mut self, backend: &BackendActivity) -> Arc<str> {
         let text = || -> Arc<str> {
-            let line = backend.query.as_ref().map(SqlText::to_shared_line);
-            let line = line.unwrap_or_else(|| "-".into());
-            match line.char_indices().nth(STATEMENT_CHARS_MAX) {
-                Some((end, _)) => line[..end].into(),
-                None => line,
-            }
+            let Some(query) = &backend.query else { return "-".into() };
+            let text = howdah_sql::normalize(query.as_str().as_bytes());
+            let end =
+                text.char_indices().nth(STATEMENT_CHARS_MAX).map_or(text.len(), |(end, _)| end);
+            howdah_collect::sanitized_line(&text[..end]).into()
         };
         match backend.query_id {
             Some(id) if self.texts.len() < VALUES_MAX || self.texts.contains_key(&id) => {
@@ -155,7 +155,7 @@ impl WaitProfile {
     }
 }
 
-/// What one session did over the samples of a period.
+/// Sums of the states and waits of one session over the samples of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionProfile {
     /// Number of samples that have the session.
@@ -192,7 +192,7 @@ impl SessionProfile {
 
 #[cfg(test)]
 mod tests {
-    use howdah_collect::BackendState;
+    use howdah_collect::{BackendState, SqlText};
 
     use super::*;
 
@@ -242,8 +242,8 @@ mod tests {
             [
                 ("commit".to_owned(), None, 1),
                 // One statement, although its constants differ.
-                ("select 1".to_owned(), None, 2),
-                ("select 1".to_owned(), read.clone(), 1)
+                ("select ?".to_owned(), None, 2),
+                ("select ?".to_owned(), read.clone(), 1)
             ]
         );
         assert_eq!(
@@ -262,7 +262,7 @@ mod tests {
     fn values_are_limited() {
         let mut profile = WaitProfile::default();
         for pid in 0..3000 {
-            profile.add(&activity(vec![backend(pid, None, &format!("select {pid}"), "")]));
+            profile.add(&activity(vec![backend(pid, None, &format!("select c{pid}"), "")]));
         }
         let values: Vec<_> =
             profile.counts(WaitDimension::Statement).map(|(value, ..)| value).collect();
