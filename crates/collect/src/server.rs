@@ -9,6 +9,7 @@ use crate::{
     Activity, CollectError, Overview, Privileges, ServerVersion, SessionDetails, StatsView,
     ViewSample, WaitCounts, activity,
     prepared_query::PreparedQuery,
+    session_details,
     view::{VersionedSql, sql_for_version},
 };
 
@@ -160,7 +161,28 @@ impl MonitorConnection {
     ///
     /// A statement or the connection failed.
     pub fn session_details(&mut self, pid: i32) -> Result<SessionDetails, CollectError> {
-        SessionDetails::read(self, pid)
+        let text = pid.to_string();
+        let values = [Some(text.as_str())];
+        let mut run =
+            |name, sql: fn(ServerVersion) -> String| self.run_named_with(name, sql, &values);
+        let locks = run("locks of a session", session_details::locks_sql)?;
+        let progress = run("progress of a session", session_details::progress_sql)?;
+        let io_and_wal = if self.info.version.major() >= 18 {
+            let io = self.run_named_with(
+                "I/O of a session",
+                |_| session_details::IO_SQL.to_owned(),
+                &values,
+            )?;
+            let wal = self.run_named_with(
+                "WAL of a session",
+                |_| session_details::WAL_SQL.to_owned(),
+                &values,
+            )?;
+            Some((io, wal))
+        } else {
+            None
+        };
+        Ok(SessionDetails::from_results(pid, &locks, &progress, io_and_wal))
     }
 
     /// Reads a view; `None` if this server version does not have it.

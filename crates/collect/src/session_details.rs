@@ -5,7 +5,7 @@ use std::sync::Arc;
 use howdah_connect::{ResultRow, ResultSet};
 
 use crate::{
-    CollectError, MonitorConnection, ServerVersion,
+    ServerVersion,
     text::sanitized_line,
     views::{LOCKED_OBJECT, PROGRESS},
 };
@@ -73,7 +73,7 @@ pub struct BackendIo {
 /// Maximum number of locks that are read. A session may have thousands.
 const LOCKS_MAX: usize = 200;
 
-fn locks_sql(version: ServerVersion) -> String {
+pub(crate) fn locks_sql(version: ServerVersion) -> String {
     let waited = match version.major() {
         14.. => "(date_part('epoch', clock_timestamp() - l.waitstart) * 1e6)::int8",
         _ => "NULL",
@@ -88,7 +88,7 @@ fn locks_sql(version: ServerVersion) -> String {
     )
 }
 
-fn progress_sql(version: ServerVersion) -> String {
+pub(crate) fn progress_sql(version: ServerVersion) -> String {
     // Every version has the view.
     let view = PROGRESS.sql(version).unwrap_or_default();
     format!(
@@ -97,30 +97,31 @@ fn progress_sql(version: ServerVersion) -> String {
     )
 }
 
-const IO_SQL: &str = "SELECT object || ' ' || context, coalesce(hits, 0), coalesce(reads, 0), \
+pub(crate) const IO_SQL: &str = "SELECT object || ' ' || context, coalesce(hits, 0), coalesce(reads, 0), \
     coalesce(read_bytes, 0)::int8, coalesce(writes, 0), coalesce(write_bytes, 0)::int8, \
     coalesce(extends, 0), coalesce(extend_bytes, 0)::int8 FROM pg_stat_get_backend_io($1::int4) \
     WHERE coalesce(hits, 0) + coalesce(reads, 0) + coalesce(writes, 0) + coalesce(extends, 0) > 0 \
     ORDER BY 1";
 
-const WAL_SQL: &str = "SELECT wal_bytes::int8 FROM pg_stat_get_backend_wal($1::int4)";
+pub(crate) const WAL_SQL: &str = "SELECT wal_bytes::int8 FROM pg_stat_get_backend_wal($1::int4)";
 
 impl SessionDetails {
-    pub(crate) fn read(server: &mut MonitorConnection, pid: i32) -> Result<Self, CollectError> {
-        let text = pid.to_string();
-        let values = [Some(text.as_str())];
-        let locks = server.run_named_with("locks of a session", locks_sql, &values)?;
-        let progress = server.run_named_with("progress of a session", progress_sql, &values)?;
+    /// Builds the details from the results of [`locks_sql`], [`progress_sql`] and, where the server
+    /// has these functions, of [`IO_SQL`] and [`WAL_SQL`].
+    pub(crate) fn from_results(
+        pid: i32,
+        locks: &ResultSet,
+        progress: &ResultSet,
+        io_and_wal: Option<(ResultSet, ResultSet)>,
+    ) -> Self {
         let mut details = Self { pid, ..Self::default() };
-        details.set_locks(&locks);
+        details.set_locks(locks);
         details.progress = progress.rows.first().map(progress_of);
-        if server.info().version.major() >= 18 {
-            let io = server.run_named_with("I/O of a session", |_| IO_SQL.to_owned(), &values)?;
+        if let Some((io, wal)) = io_and_wal {
             details.io = Some(io.rows.iter().map(io_of).collect());
-            let wal = server.run_named_with("WAL of a session", |_| WAL_SQL.to_owned(), &values)?;
             details.wal_bytes = wal.rows.first().and_then(|row| number(row, 0));
         }
-        Ok(details)
+        details
     }
 
     fn set_locks(&mut self, result: &ResultSet) {

@@ -1,7 +1,5 @@
 //! Pages on top of the table.
 
-use std::borrow::Cow;
-
 use ratatui::{
     Frame,
     layout::Rect,
@@ -10,7 +8,7 @@ use ratatui::{
     widgets::{Block, Clear, Paragraph, Wrap},
 };
 
-use super::{Theme, help, session};
+use super::{Theme, help, rows::with_spaces, session};
 use crate::{
     Model,
     model::{ChooserEntry, ColumnChooser, Overlay},
@@ -79,23 +77,6 @@ fn privileges<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
         lines.push(Line::styled(format!("    {};", missing.remedy), theme.strong));
     }
     lines
-}
-
-/// Replaces tabs by spaces up to the next multiple of eight columns: the terminal library drops
-/// tabs.
-pub(super) fn with_spaces(line: &str) -> Cow<'_, str> {
-    if !line.contains('\t') {
-        return line.into();
-    }
-    let mut spaced = String::new();
-    for (at, part) in line.split('\t').enumerate() {
-        if at > 0 {
-            let gap = 8 - Span::raw(spaced.as_str()).width() % 8;
-            spaced.push_str(&" ".repeat(gap));
-        }
-        spaced.push_str(part);
-    }
-    spaced.into()
 }
 
 fn detail<'a>(lines: &'a [(String, String)], theme: &Theme) -> Vec<Line<'a>> {

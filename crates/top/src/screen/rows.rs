@@ -1,5 +1,7 @@
 //! Draws the rows and columns of the table that fit on the screen.
 
+use std::borrow::Cow;
+
 use howdah_collect::{BackendState, ColumnUnit};
 use ratatui::{
     Frame,
@@ -224,6 +226,23 @@ fn short_state(state: &str) -> Option<&'static str> {
 
 fn is_right_aligned(head: &TableColumn) -> bool {
     head.unit != ColumnUnit::Text
+}
+
+/// Replaces tabs by spaces up to the next multiple of eight columns: the terminal library drops
+/// tabs.
+pub(super) fn with_spaces(line: &str) -> Cow<'_, str> {
+    if !line.contains('\t') {
+        return line.into();
+    }
+    let mut spaced = String::new();
+    for (at, part) in line.split('\t').enumerate() {
+        if at > 0 {
+            let gap = 8 - Span::raw(spaced.as_str()).width() % 8;
+            spaced.push_str(&" ".repeat(gap));
+        }
+        spaced.push_str(part);
+    }
+    spaced.into()
 }
 
 /// Pads or truncates `text` to exactly `width` terminal columns. A character may take two.

@@ -6,7 +6,10 @@ use howdah_collect::{
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::text::{Line, Span};
 
-use super::{Theme, overlay::with_spaces, rows::fitted};
+use super::{
+    Theme,
+    rows::{fitted, with_spaces},
+};
 use crate::{
     Model, ServerSnapshot,
     model::{PagePlan, SessionPage, session_page},
