@@ -127,7 +127,7 @@ impl PageWriter<'_> {
         let online = (backend.started_us > 0)
             .then(|| (now_us.saturating_sub(backend.started_us)).max(0) as f64 / 1e6);
         self.figures(&[
-            ("connected", format!("{} ({})", lasted(online), moment(backend.started_us))),
+            ("connected", format!("{}{}", lasted(online), moment(backend.started_us))),
             ("transaction", lasted(backend.transaction_age(now_us))),
             (
                 if backend.is_working() { "statement" } else { "in this state" },
@@ -335,8 +335,9 @@ fn io_text(io: &BackendIo) -> String {
 fn moment(us: i64) -> String {
     match Timestamp::from_microsecond(us) {
         Ok(moment) if us > 0 => {
-            format!("since {}", moment.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S"))
+            let moment = moment.to_zoned(TimeZone::system());
+            format!(" (since {})", moment.strftime("%Y-%m-%d %H:%M:%S"))
         }
-        _ => "n/a".to_owned(),
+        _ => String::new(),
     }
 }

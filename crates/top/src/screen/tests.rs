@@ -407,6 +407,8 @@ fn session_page_at_three_sizes() {
             is_granted,
             waited_us: (!is_granted).then_some(12_000_000),
         };
+        // A start time would depend on the time zone.
+        snapshot.activity.backends[1].started_us = 0;
         snapshot.session = Some(Arc::new(howdah_collect::SessionDetails {
             pid: 102,
             locks: vec![
@@ -425,7 +427,7 @@ fn session_page_at_three_sizes() {
             wal_bytes: Some(4096),
         }));
         model.update(ModelMessage::Health(0, ServerHealth::Read(Arc::new(snapshot))));
-        model.selected = Some(crate::table::RowId::Session(102, 1));
+        model.selected = Some(crate::table::RowId::Session(102, 0));
         model.command(KeyCommand::Detail);
         model
     };
