@@ -10,7 +10,7 @@ pub enum ViewCell {
     /// The role may not read the value, or this server version lacks it. Shown as `n/a` on screens,
     /// never as zero.
     Unavailable,
-    /// Text without control characters: see [`sanitized_line`](crate::sanitized_line).
+    /// Text without control characters other than line feed and tab, which a statement may have.
     Text(Arc<str>),
     /// A whole number in the unit of its column.
     Integer(i64),

@@ -53,6 +53,35 @@ pub struct Overview {
     pub temp_file_bytes: Option<i64>,
     /// Process id of the session with most of these bytes.
     pub temp_file_pid: Option<i64>,
+    /// Temporary files created, in all databases.
+    pub temp_files: i64,
+    /// Number of replication slots.
+    pub slots: Option<i64>,
+    /// The settings that limit the server's workers.
+    pub limits: WorkerLimits,
+    /// Size of all databases in bytes, if it was requested and the role may read it: see
+    /// [`MonitorConnection::database_bytes`](crate::MonitorConnection::database_bytes). It may be
+    /// older than the other figures.
+    pub database_bytes: Option<i64>,
+    /// Growth of that size in bytes per second, over some minutes.
+    pub database_growth: Option<i64>,
+}
+
+/// The settings that limit the number of the server's workers; `None` where the version lacks one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerLimits {
+    /// `autovacuum_max_workers`.
+    pub autovacuum: Option<i64>,
+    /// `max_worker_processes`.
+    pub processes: Option<i64>,
+    /// `max_parallel_workers`.
+    pub parallel: Option<i64>,
+    /// `max_logical_replication_workers`.
+    pub logical: Option<i64>,
+    /// `max_wal_senders`.
+    pub wal_senders: Option<i64>,
+    /// `max_replication_slots`.
+    pub slots: Option<i64>,
 }
 
 // Uses the function below pg_stat_replication: the view would join all sessions once more.
@@ -95,18 +124,46 @@ const TEMP_FILES: &str = "(SELECT sum(f.size)::int8 || ' ' || (array_agg(f.pid O
     FROM (SELECT substring(name FROM '^pgsql_tmp([0-9]+)') AS pid, sum(size) AS size \
     FROM pg_ls_tmpdir() GROUP BY 1) f)";
 
+/// The settings of [`WorkerLimits`], and the number of replication slots.
+const WORKERS: &[VersionedSql] = &[
+    (
+        9,
+        "current_setting('autovacuum_max_workers'), NULL, NULL, NULL, \
+         current_setting('max_wal_senders'), NULL, NULL",
+    ),
+    (
+        10,
+        "current_setting('autovacuum_max_workers'), current_setting('max_worker_processes'), \
+         current_setting('max_parallel_workers'), current_setting('max_logical_replication_workers'), \
+         current_setting('max_wal_senders'), current_setting('max_replication_slots'), \
+         (SELECT count(*) FROM pg_get_replication_slots())",
+    ),
+];
+
+/// Builds the statement for the size of all databases, which is NULL if the role may not read the
+/// size of one of them.
+pub(crate) fn sizes_sql(can_read_all_stats: bool) -> String {
+    let is_readable =
+        if can_read_all_stats { "true" } else { "has_database_privilege(oid, 'CONNECT')" };
+    format!(
+        "SELECT CASE WHEN bool_and({is_readable}) THEN \
+         sum(CASE WHEN {is_readable} THEN pg_database_size(oid) END)::int8 END FROM pg_database"
+    )
+}
+
 /// Builds the statement for a server version.
 pub(crate) fn sql(version: ServerVersion, can_list_temp_files: bool) -> String {
     let temp_files = if can_list_temp_files { TEMP_FILES } else { "NULL" };
     let wal = sql_for_version(WAL, version).unwrap_or("NULL, NULL, NULL, NULL, NULL, NULL");
     let checkpoints = sql_for_version(CHECKPOINTS, version).unwrap_or("NULL");
+    let workers = sql_for_version(WORKERS, version).unwrap_or("NULL");
     format!(
         "SELECT (date_part('epoch', clock_timestamp()) * 1e6)::int8, pg_is_in_recovery(), \
          sum(xact_commit)::int8, sum(xact_rollback)::int8, sum(blks_hit)::int8, sum(blks_read)::int8, \
          sum(temp_bytes)::int8, sum(deadlocks)::int8, \
          sum(tup_inserted + tup_updated + tup_deleted)::int8, \
          (SELECT max(age(datfrozenxid)) FROM pg_database), {wal}, {checkpoints}, \
-         {temp_files} FROM pg_stat_database"
+         {temp_files}, sum(temp_files)::int8, {workers} FROM pg_stat_database"
     )
 }
 
@@ -140,6 +197,18 @@ impl Overview {
             checkpoints_requested: number(16),
             temp_file_bytes,
             temp_file_pid,
+            temp_files: number(18).unwrap_or(0),
+            limits: WorkerLimits {
+                autovacuum: number(19),
+                processes: number(20),
+                parallel: number(21),
+                logical: number(22),
+                wal_senders: number(23),
+                slots: number(24),
+            },
+            slots: number(25),
+            database_bytes: None,
+            database_growth: None,
         })
     }
 

@@ -4,6 +4,10 @@ use howdah_connect::{Client, QueryError, ResultSet, ValueFormat};
 
 use crate::CollectError;
 
+/// Comment at the end of each statement, by which the view of statements omits them:
+/// `pg_stat_statements` stores comments.
+pub(crate) const OWN_COMMENT: &str = " /* howdah */";
+
 /// A statement that is prepared when it first runs.
 #[derive(Debug)]
 pub(crate) struct PreparedQuery {
@@ -16,9 +20,9 @@ pub(crate) struct PreparedQuery {
 
 impl PreparedQuery {
     /// Creates a statement that is not prepared yet. `name` identifies it on the connection and in
-    /// error messages.
+    /// error messages. The statement ends in [`OWN_COMMENT`].
     pub(crate) fn new(name: &'static str, sql: String) -> Self {
-        Self { name, sql, format: ValueFormat::Text, is_prepared: false }
+        Self { name, sql: sql + OWN_COMMENT, format: ValueFormat::Text, is_prepared: false }
     }
 
     /// Requests binary results: `bytea` values are then raw bytes, and `text` stays as it is.

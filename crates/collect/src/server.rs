@@ -6,9 +6,10 @@ use howdah_connect::{Client, ConnectTarget, QueryError, ResultSet};
 use howdah_settings::parse_size;
 
 use crate::{
-    Activity, CollectError, Overview, Privileges, ServerVersion, StatsView, ViewSample, WaitCounts,
-    activity,
+    Activity, CollectError, Overview, Privileges, ServerVersion, SessionDetails, StatsView,
+    ViewSample, WaitCounts, activity,
     prepared_query::PreparedQuery,
+    session_details,
     view::{VersionedSql, sql_for_version},
 };
 
@@ -142,6 +143,48 @@ impl MonitorConnection {
         Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "statistics" })
     }
 
+    /// Reads the size of all databases in bytes; `None` if the role may not read one of them. The
+    /// server looks at every file, so this may take seconds.
+    ///
+    /// # Errors
+    ///
+    /// The statement or the connection failed.
+    pub fn database_bytes(&mut self) -> Result<Option<i64>, CollectError> {
+        let sql = crate::overview::sizes_sql(self.privileges.can_read_all_stats);
+        let result = self.run_named("database sizes", |_| sql)?;
+        Ok(result.rows.first().and_then(|row| row.text(0)?.parse().ok()))
+    }
+
+    /// Reads what a session's page shows beside its activity: its locks, progress and I/O.
+    ///
+    /// # Errors
+    ///
+    /// A statement or the connection failed.
+    pub fn session_details(&mut self, pid: i32) -> Result<SessionDetails, CollectError> {
+        let text = pid.to_string();
+        let values = [Some(text.as_str())];
+        let mut run =
+            |name, sql: fn(ServerVersion) -> String| self.run_named_with(name, sql, &values);
+        let locks = run("locks of a session", session_details::locks_sql)?;
+        let progress = run("progress of a session", session_details::progress_sql)?;
+        let io_and_wal = if self.info.version.major() >= 18 {
+            let io = self.run_named_with(
+                "I/O of a session",
+                |_| session_details::IO_SQL.to_owned(),
+                &values,
+            )?;
+            let wal = self.run_named_with(
+                "WAL of a session",
+                |_| session_details::WAL_SQL.to_owned(),
+                &values,
+            )?;
+            Some((io, wal))
+        } else {
+            None
+        };
+        Ok(SessionDetails::from_results(pid, &locks, &progress, io_and_wal))
+    }
+
     /// Reads a view; `None` if this server version does not have it.
     ///
     /// # Errors
@@ -174,6 +217,16 @@ impl MonitorConnection {
         name: &'static str,
         sql: impl FnOnce(ServerVersion) -> String,
     ) -> Result<ResultSet, CollectError> {
+        self.run_named_with(name, sql, &[])
+    }
+
+    /// Runs a statement with parameters, which is built and prepared on its first use.
+    pub(crate) fn run_named_with(
+        &mut self,
+        name: &'static str,
+        sql: impl FnOnce(ServerVersion) -> String,
+        values: &[Option<&str>],
+    ) -> Result<ResultSet, CollectError> {
         let at = match self.views.iter().position(|known| known.name() == name) {
             Some(at) => at,
             None => {
@@ -181,7 +234,7 @@ impl MonitorConnection {
                 self.views.len() - 1
             }
         };
-        self.views[at].run(&mut self.client, &[])
+        self.views[at].run(&mut self.client, values)
     }
 }
 

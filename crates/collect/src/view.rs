@@ -174,7 +174,7 @@ impl ColumnUnit {
         let number =
             || text.parse().map(ViewCell::Integer).or_else(|_| text.parse().map(ViewCell::Real));
         match self {
-            Self::Text => ViewCell::Text(sanitized(&text, LineBreaks::Join).into()),
+            Self::Text => ViewCell::Text(sanitized(&text, LineBreaks::Keep).into()),
             _ => number().unwrap_or(ViewCell::Null),
         }
     }

@@ -14,6 +14,8 @@ mod statements;
 mod vacuum;
 mod wal;
 
+pub(crate) use self::locks::OBJECT as LOCKED_OBJECT;
+pub(crate) use self::progress::PROGRESS;
 use crate::StatsView;
 
 /// The views, in the order of the screens' keys.
@@ -27,7 +29,7 @@ pub static VIEWS: &[StatsView] = &[
     replication::SLOTS,
     wal::WAL,
     io::IO,
-    progress::PROGRESS,
+    PROGRESS,
     vacuum::VACUUM,
     vacuum::HORIZON,
 ];

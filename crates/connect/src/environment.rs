@@ -104,7 +104,8 @@ impl Environment {
         self
     }
 
-    pub(crate) fn os_user(&self) -> Option<&str> {
+    /// Returns the name of the operating system account, if it is known.
+    pub fn os_user(&self) -> Option<&str> {
         self.os_user.as_deref()
     }
 

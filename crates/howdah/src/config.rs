@@ -47,7 +47,7 @@ use toml::{
 
 use self::problem::ProblemList;
 pub(crate) use self::{
-    discovery::{ConfigSource, Discovery, SkippedFile},
+    discovery::{ConfigSource, Discovery, SkippedFile, user_folder},
     problem::into_error,
 };
 use crate::errors::WithHint as _;

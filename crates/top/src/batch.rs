@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    AlertEngine, RowFilter, ScreenTable, ServerHealth, TopSettings,
+    AlertEngine, ColumnChoices, RowFilter, ScreenTable, ServerHealth, ServerSnapshot, TopSettings,
     history::{HistoryWriter, SnapshotHistory},
     interactive::WatchTarget,
     output::{OutputFormat, SampleWriter, TableSample},
@@ -34,6 +34,8 @@ pub struct BatchOptions {
     pub with_idle: bool,
     /// Duration above which a statement is slow.
     pub slow: Option<Duration>,
+    /// The columns to write.
+    pub columns: ColumnChoices,
 }
 
 impl BatchOptions {
@@ -47,6 +49,7 @@ impl BatchOptions {
             filter: settings.filter.clone(),
             with_idle: settings.with_idle,
             slow: settings.slow,
+            columns: settings.columns.clone(),
         }
     }
 
@@ -55,8 +58,16 @@ impl BatchOptions {
             with_idle: self.with_idle,
             filter: self.filter.clone(),
             slow_seconds: self.slow.map(|slow| slow.as_secs_f64()),
+            full_texts: self.format != OutputFormat::Table,
             ..TableOptions::default()
         }
+    }
+
+    /// Builds the table to write.
+    fn table(&self, snapshot: &ServerSnapshot) -> Option<ScreenTable> {
+        let mut table = ScreenTable::new(self.screen, snapshot, &self.options())?;
+        table.retain_columns(|name| self.columns.is_visible(self.screen, name));
+        Some(table)
     }
 
     fn sample_request(&self) -> SampleRequest {
@@ -68,6 +79,8 @@ impl BatchOptions {
             // The output may be read at any later time, when complete texts can no longer be
             // requested.
             full_texts: true,
+            sizes: false,
+            session: None,
         }
     }
 
@@ -129,7 +142,7 @@ pub fn run(
         let mut monitor = engine.for_server(&watch.name);
         let mut store = history_writer.map(|history_writer| history_writer.for_server(at));
         let all_views = history_writer.is_some_and(HistoryWriter::needs_all_views);
-        let request = SampleRequest { all_views, ..batch.sample_request() };
+        let request = SampleRequest { all_views, sizes: all_views, ..batch.sample_request() };
         ServerSampler::start(target, watch.poolers.clone(), request, move |health| {
             store.as_mut().and_then(|store| store(&health));
             let alert_view = monitor.observe(&health);
@@ -182,7 +195,7 @@ pub fn run(
                         tracing::warn!(problem, "sessions are shown without their pooler clients");
                     }
                 }
-                match ScreenTable::new(batch.screen, &snapshot, &batch.options()) {
+                match batch.table(&snapshot) {
                     Some(table) => {
                         let taken_us = snapshot.activity.taken_us;
                         output.write(&TableSample {
@@ -240,7 +253,7 @@ pub fn replay(
                 return false;
             }
             let ServerHealth::Read(snapshot) = health else { return true };
-            if let Some(table) = ScreenTable::new(batch.screen, &snapshot, &batch.options()) {
+            if let Some(table) = batch.table(&snapshot) {
                 let taken_us = snapshot.activity.taken_us;
                 let (screen, server) = (batch.screen, name.as_str());
                 written = output.write(&TableSample { server, taken_us, screen, table: &table });

@@ -213,6 +213,22 @@ impl SnapshotHistory {
         self.server(server).map_or(Ok(()), |entry| entry.history.play(view, visit))
     }
 
+    /// Passes the states of a server from `from_us` to `until_us`, both inclusive, to `visit`, in
+    /// order and without views and waits.
+    ///
+    /// # Errors
+    ///
+    /// The history is corrupt; all states before the corrupt part were passed.
+    pub fn play_between(
+        &self,
+        server: usize,
+        (from_us, until_us): (i64, i64),
+        visit: impl FnMut(ServerHealth),
+    ) -> Result<(), CorruptFrame> {
+        let Some(entry) = self.server(server) else { return Ok(()) };
+        entry.history.play_between((from_us, until_us), visit)
+    }
+
     /// Returns the number of bytes of memory used by frames and their index; 0 for a recording.
     pub fn memory_bytes(&self) -> usize {
         (0..self.servers.len())

@@ -32,11 +32,15 @@ pub struct HostFigures {
     pub read_bytes: Option<f64>,
     /// Bytes written to disks per second.
     pub write_bytes: Option<f64>,
+    /// Total swap space in bytes.
+    pub swap_bytes: Option<i64>,
+    /// Used swap space in bytes.
+    pub swap_used_bytes: Option<i64>,
 }
 
 impl HostFigures {
     /// Number of integers that encode the figures.
-    pub(crate) const FIELDS: usize = 7;
+    pub(crate) const FIELDS: usize = 9;
 
     /// Encodes the figures as integers for a recording; fractional ones in thousandths.
     pub(crate) fn fields(&self) -> [Option<i64>; Self::FIELDS] {
@@ -50,6 +54,8 @@ impl HostFigures {
             self.available_bytes,
             thousandths(self.read_bytes),
             thousandths(self.write_bytes),
+            self.swap_bytes,
+            self.swap_used_bytes,
         ]
     }
 
@@ -65,6 +71,8 @@ impl HostFigures {
             available_bytes: fields[4],
             read_bytes: number(5),
             write_bytes: number(6),
+            swap_bytes: fields[7],
+            swap_used_bytes: fields[8],
         })
     }
 }
@@ -132,6 +140,10 @@ impl HostMonitor {
             load: file("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()),
             memory_bytes: kilobytes("MemTotal:"),
             available_bytes: kilobytes("MemAvailable:"),
+            swap_bytes: kilobytes("SwapTotal:"),
+            swap_used_bytes: kilobytes("SwapTotal:")
+                .zip(kilobytes("SwapFree:"))
+                .map(|(total, free)| total.saturating_sub(free)),
             ..HostFigures::default()
         };
         if let Some((before, now)) = before.zip(now) {

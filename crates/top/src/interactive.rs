@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    path::Path,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -19,7 +20,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind, MouseEventKind};
 use crate::{
     AlertEngine, Model, TopSettings,
     history::{HistoryWriter, SnapshotHistory},
-    model::{ModelEffect, ModelMessage},
+    model::{ModelEffect, ModelMessage, StatusNotice},
     pooler::Poolers,
     sampler::{SampleRequest, ServerSampler, with_causes},
     screen::{self, Palette, Theme},
@@ -112,6 +113,10 @@ fn show(
                     ModelEffect::Copy(text) => screen.copy(&text)?,
                     ModelEffect::Mouse(has_mouse) => screen.set_mouse(has_mouse)?,
                     ModelEffect::Suspend => screen.suspend()?,
+                    ModelEffect::SaveColumns(path, columns) => {
+                        let outcome = columns.save(&path);
+                        model.notice = Some(saved_notice(&path, outcome));
+                    }
                     effect => act(effect)?,
                 }
             }
@@ -120,6 +125,15 @@ fn show(
             return Ok(());
         }
     }
+}
+
+fn saved_notice(path: &Path, outcome: io::Result<()>) -> StatusNotice {
+    let path = path.display();
+    let text = match &outcome {
+        Ok(()) => format!("columns are saved in {path}"),
+        Err(error) => format!("columns are not saved: cannot write {path}: {error}"),
+    };
+    StatusNotice { text, is_bad: outcome.is_err() }
 }
 
 /// Waits for a message, at most for `timeout`, and returns it with all others that are queued.
@@ -212,16 +226,19 @@ impl LiveServers {
 
     fn apply(&self, effect: ModelEffect) -> io::Result<()> {
         match effect {
-            ModelEffect::Sample { interval, idle_texts, view } => {
+            ModelEffect::Sample { interval, idle_texts, view, session } => {
                 let view = view.and_then(|name| VIEWS.iter().find(|view| view.name == name));
                 let (all_views, whole_texts) = (self.all_views, self.full_texts);
-                for sampler in &self.samplers {
+                for (at, sampler) in self.samplers.iter().enumerate() {
+                    let session = session.filter(|(server, _)| *server == at);
                     sampler.set_request(SampleRequest {
                         interval,
                         idle_texts,
                         view,
                         all_views,
                         full_texts: whole_texts,
+                        sizes: true,
+                        session: session.map(|(_, pid)| pid),
                     });
                 }
                 Ok(())
@@ -260,7 +277,8 @@ impl LiveServers {
             ModelEffect::Quit
             | ModelEffect::Copy(_)
             | ModelEffect::Mouse(_)
-            | ModelEffect::Suspend => Ok(()),
+            | ModelEffect::Suspend
+            | ModelEffect::SaveColumns(..) => Ok(()),
         }
     }
 }

@@ -37,8 +37,14 @@ pub enum KeyCommand {
     Left,
     /// Scroll columns to the right.
     Right,
-    /// Show the selected row with all its columns.
+    /// Open the page of the selected session, or show another row with all its columns.
     Detail,
+    /// Open the list in which the screen's columns are chosen.
+    Columns,
+    /// Show the waits by the next dimension: by event, statement, role, and so on.
+    WaitDimension,
+    /// Start the period of the waits screen now.
+    WaitMark,
     /// Tag or untag the selected row.
     Tag,
     /// Sort by the column to the right of the sort column.
@@ -159,7 +165,10 @@ const COMMON: &[Binding] = &[
     key(&[Code(KeyCode::End), Char('G')], KeyCommand::Last, "last row"),
     key(&[Code(KeyCode::Left)], KeyCommand::Left, "columns to the left"),
     key(&[Code(KeyCode::Right)], KeyCommand::Right, "columns to the right"),
-    key(&[Code(KeyCode::Enter)], KeyCommand::Detail, "row details"),
+    key(&[Code(KeyCode::Enter)], KeyCommand::Detail, "the session's page, or row details"),
+    key(&[Char('v')], KeyCommand::Columns, "choose the columns"),
+    key(&[Char('d')], KeyCommand::WaitDimension, "waits by statement, role, client …"),
+    key(&[Char('w')], KeyCommand::WaitMark, "waits since now"),
     key(&[Char('>'), Char('.')], KeyCommand::SortNext, "sort by the next column"),
     key(&[Char('<'), Char(',')], KeyCommand::SortPrevious, "sort by the previous column"),
     key(&[Char('/')], KeyCommand::Filter, "filter: words, user:app, state=active, >5s, !not"),
@@ -222,7 +231,103 @@ const PG_ACTIVITY: &[Binding] = &[
     signal_key(&[Char('K')], KeyCommand::Terminate, "terminate this session, or all tagged"),
 ];
 
+/// A group of lines on the help page.
+#[derive(Clone, Copy, Debug)]
+pub struct HelpGroup {
+    /// Title above the group.
+    pub title: &'static str,
+    /// The lines: commands whose keys are listed together, and what they do.
+    pub lines: &'static [HelpLine],
+}
+
+/// Commands, and what they do, in few enough characters for half a screen of 80 columns.
+pub type HelpLine = (&'static [KeyCommand], &'static str);
+
+use self::KeyCommand as Do;
+
+/// The help page. Lines without keys in a keymap are omitted.
+pub const HELP: &[HelpGroup] = &[
+    HelpGroup {
+        title: "Screens",
+        lines: &[
+            (&[Do::NextScreen, Do::PreviousScreen], "next, previous screen"),
+            (&[Do::NextServer, Do::PreviousServer], "next, previous server"),
+            (&[Do::Columns], "choose the columns"),
+            (&[Do::WaitDimension], "waits by statement, role …"),
+            (&[Do::WaitMark], "waits since now"),
+            (&[Do::Privileges], "what this role cannot see"),
+        ],
+    },
+    HelpGroup {
+        title: "Rows",
+        lines: &[
+            (&[Do::Up, Do::Down], "row above, below"),
+            (&[Do::PageUp, Do::PageDown], "page up, down"),
+            (&[Do::First, Do::Last], "first, last row"),
+            (&[Do::Left, Do::Right], "other columns"),
+            (&[Do::Detail], "page of the session, or row"),
+            (&[Do::Filter, Do::ClearFilter], "filter: user:app, >5s, !not"),
+            (&[Do::SortPrevious, Do::SortNext], "column to sort by"),
+            (&[Do::Reverse], "reverse the order"),
+            (&[Do::Idle], "idle sessions"),
+            (&[Do::TimeMeasure], "time: query, tx, session"),
+        ],
+    },
+    HelpGroup {
+        title: "Sessions",
+        lines: &[
+            (&[Do::Cancel], "cancel the statement"),
+            (&[Do::Terminate], "terminate the session"),
+            (&[Do::KillSlow], "… all slower than a time"),
+            (&[Do::Tag], "tag: act on several"),
+            (&[Do::Plan], "plan, without running it"),
+            (&[Do::Copy], "copy the statement"),
+        ],
+    },
+    HelpGroup {
+        title: "Time",
+        lines: &[
+            (&[Do::Pause], "pause or resume, play"),
+            (&[Do::Faster, Do::Slower], "more, less often"),
+            (&[Do::Refresh], "sample now"),
+            (&[Do::Earlier, Do::Later], "the past: a sample"),
+            (&[Do::MinuteEarlier, Do::MinuteLater], "a minute"),
+            (&[Do::Time], "go to: 5m ago, 14:30"),
+            (&[Do::Back], "back to the present"),
+        ],
+    },
+    HelpGroup {
+        title: "Program",
+        lines: &[
+            (&[Do::Help, Do::Quit], "help, quit"),
+            (&[Do::Mouse, Do::Suspend], "mouse on or off, suspend"),
+        ],
+    },
+];
+
 impl Keymap {
+    /// Returns the keys of some commands, the preferred ones first, as far as they fit `width`
+    /// terminal columns.
+    pub fn key_names(self, commands: &[KeyCommand], is_read_only: bool, width: usize) -> String {
+        let keys = |command: &KeyCommand| -> Vec<String> {
+            let bindings =
+                self.bindings(is_read_only).filter(|binding| binding.command == *command);
+            bindings.flat_map(|binding| binding.keys).map(ToString::to_string).collect()
+        };
+        let lists: Vec<Vec<String>> = commands.iter().map(keys).collect();
+        let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+        let mut names = String::new();
+        for key in (0..longest).flat_map(|at| lists.iter().filter_map(move |list| list.get(at))) {
+            let gap = usize::from(!names.is_empty());
+            if names.chars().count() + gap + key.chars().count() > width {
+                break;
+            }
+            names.push_str(if gap == 1 { " " } else { "" });
+            names.push_str(key);
+        }
+        names
+    }
+
     /// Returns all bindings, the keymap's own before the shared ones. With `is_read_only`, those
     /// that send signals are omitted.
     pub fn bindings(self, is_read_only: bool) -> impl Iterator<Item = &'static Binding> {
@@ -257,6 +362,13 @@ impl std::fmt::Display for KeySpec {
             Char(' ') => f.write_str("Space"),
             Char(c) => write!(f, "{c}"),
             Control(c) => write!(f, "^{}", c.to_ascii_uppercase()),
+            Code(KeyCode::Up) => f.write_str("↑"),
+            Code(KeyCode::Down) => f.write_str("↓"),
+            Code(KeyCode::Left) => f.write_str("←"),
+            Code(KeyCode::Right) => f.write_str("→"),
+            Code(KeyCode::PageUp) => f.write_str("PgUp"),
+            Code(KeyCode::PageDown) => f.write_str("PgDn"),
+            Code(KeyCode::BackTab) => f.write_str("S-Tab"),
             Code(code) => write!(f, "{code}"),
         }
     }
@@ -288,6 +400,22 @@ mod tests {
         }
         assert_eq!(Keymap::Default.command(press('K'), false), Some(KeyCommand::KillSlow));
         assert_eq!(Keymap::Default.command(press('K'), true), None);
+    }
+
+    #[test]
+    fn every_command_is_on_the_help_page_once() {
+        for keymap in [Keymap::Default, Keymap::Pgtop, Keymap::PgActivity] {
+            for binding in keymap.bindings(false) {
+                let lines = HELP.iter().flat_map(|group| group.lines);
+                let found = lines.filter(|(commands, _)| commands.contains(&binding.command));
+                let is_screen = matches!(binding.command, KeyCommand::Screen(_));
+                assert_eq!(found.count(), usize::from(!is_screen), "{:?}", binding.command);
+            }
+        }
+        let names = |commands, width| Keymap::Default.key_names(commands, false, width);
+        assert_eq!(names(&[KeyCommand::Up, KeyCommand::Down], 12), "k ↓ ↑ j");
+        assert_eq!(names(&[KeyCommand::Filter], 12), "/");
+        assert_eq!(Keymap::Default.key_names(&[KeyCommand::Cancel], true, 12), "");
     }
 
     #[test]

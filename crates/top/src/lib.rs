@@ -50,4 +50,4 @@ pub use model::{Model, TopSettings};
 pub use pooler::{PooledClients, Poolers};
 pub use sampler::{ServerHealth, ServerSnapshot};
 pub use screen::Palette;
-pub use table::{ScreenKind, ScreenTable};
+pub use table::{ColumnChoice, ColumnChoices, ScreenKind, ScreenTable};

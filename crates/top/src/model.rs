@@ -6,20 +6,25 @@
 
 mod actions;
 mod cache;
+mod chooser;
 mod mouse;
 mod playback;
 mod prompt;
+pub(crate) mod session_page;
+mod waits;
 
-use std::{collections::BTreeSet, rc::Rc, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
 
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
-use self::cache::{TableCache, TroubleCache};
+pub(crate) use self::{cache::ModelCaches, chooser::ChooserEntry};
 pub use self::{
+    chooser::ColumnChooser,
     mouse::TableGeometry,
     playback::{Playback, ReplayState},
     prompt::{Prompt, PromptKind},
+    session_page::{PagePlan, SessionPage},
 };
 use crate::{
     AlertView, RowFilter, ServerHealth, ServerSnapshot,
@@ -28,8 +33,9 @@ use crate::{
     sampler::{INTERVAL_MIN, SampleRequest},
     screen::Palette,
     signal_plan::{KILL_THRESHOLD_MIN, PlannedSignal, SignalPlan, SignalPolicy},
-    table::{RowId, ScreenKind, ScreenTable, TableOptions, TableRow, TimeMeasure},
+    table::{ColumnChoices, RowId, ScreenKind, ScreenTable, TableOptions, TableRow, TimeMeasure},
     units::format_duration,
+    waits::WaitDimension,
 };
 
 /// Settings given on the command line or in the configuration.
@@ -59,6 +65,10 @@ pub struct TopSettings {
     pub has_clipboard: bool,
     /// Role for requesting plans, if it differs from the monitoring role.
     pub plan_user: Option<String>,
+    /// Columns chosen at startup.
+    pub columns: ColumnChoices,
+    /// File in which the user's choice of columns is saved.
+    pub columns_file: Option<PathBuf>,
 }
 
 impl Default for TopSettings {
@@ -76,6 +86,8 @@ impl Default for TopSettings {
             has_mouse: true,
             has_clipboard: true,
             plan_user: None,
+            columns: ColumnChoices::default(),
+            columns_file: None,
         }
     }
 }
@@ -114,6 +126,8 @@ pub enum ModelEffect {
         idle_texts: bool,
         /// Name of the view to read, if the screen shows one.
         view: Option<&'static str>,
+        /// Index of the server, and process id, of the session whose page is open.
+        session: Option<(usize, i32)>,
     },
     /// Send signals to the server with this index.
     Signal(usize, SignalAction, Vec<PlannedSignal>),
@@ -125,6 +139,8 @@ pub enum ModelEffect {
     Mouse(bool),
     /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
+    /// Save the choice of columns in a file.
+    SaveColumns(PathBuf, ColumnChoices),
 }
 
 /// A page or prompt on top of the table.
@@ -137,6 +153,10 @@ pub enum Overlay {
     Help,
     /// The page of privileges that the role lacks.
     Privileges,
+    /// The page of the session in [`ScreenChoices::session`].
+    Session,
+    /// The list of columns to choose from.
+    Columns(ColumnChooser),
     /// A row with all its columns, as pairs of title and value.
     Detail(Vec<(String, String)>),
     /// A plan, or the reason why there is none; `None` while waiting for it.
@@ -159,6 +179,21 @@ pub struct WatchedServer {
     pub alerts: AlertView,
 }
 
+/// Choices of what screens show, beside sorting and filtering.
+#[derive(Clone, Debug, Default)]
+pub struct ScreenChoices {
+    /// The columns to show on each screen.
+    pub columns: ColumnChoices,
+    /// The time that the time column of the activity screen has.
+    pub time: TimeMeasure,
+    /// The dimension of the waits screen.
+    pub dimension: WaitDimension,
+    /// Start of the period of the waits screen, in microseconds since 1970 by our clock.
+    pub mark_us: Option<i64>,
+    /// The session whose page is open, even while a confirmation or another page covers it.
+    pub session: Option<SessionPage>,
+}
+
 /// The state of the interactive mode.
 #[derive(Debug)]
 pub struct Model {
@@ -176,8 +211,8 @@ pub struct Model {
     pub order: Option<&'static str>,
     /// Whether the sort order is ascending.
     pub is_ascending: bool,
-    /// The time that the time column of the activity screen has.
-    pub time: TimeMeasure,
+    /// Choices of what screens show.
+    pub choices: ScreenChoices,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
     /// The row filter, and the text that the user entered for it, which is empty for the filter of
@@ -209,8 +244,7 @@ pub struct Model {
     pub past: Option<Playback>,
     /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
-    cache: TableCache,
-    pub(crate) trouble_cache: TroubleCache,
+    pub(crate) caches: ModelCaches,
 }
 
 /// A message to the user.
@@ -240,7 +274,10 @@ impl Model {
             interval: settings.interval.max(INTERVAL_MIN),
             order: None,
             is_ascending: false,
-            time: TimeMeasure::default(),
+            choices: ScreenChoices {
+                columns: settings.columns.clone(),
+                ..ScreenChoices::default()
+            },
             with_idle: settings.with_idle,
             filter: (settings.filter.clone(), String::new()),
             selected: None,
@@ -256,8 +293,7 @@ impl Model {
             history: None,
             past: None,
             replay: None,
-            cache: TableCache::default(),
-            trouble_cache: TroubleCache::default(),
+            caches: ModelCaches::default(),
             settings,
         }
     }
@@ -270,6 +306,8 @@ impl Model {
             view: self.screen.view(),
             all_views: false,
             full_texts: SampleRequest::needs_full_texts(self.settings.slow),
+            sizes: true,
+            session: None,
         }
     }
 
@@ -286,9 +324,11 @@ impl Model {
             order: self.order,
             is_ascending: self.is_ascending,
             slow_seconds: self.settings.slow.map(|slow| slow.as_secs_f64()),
-            time: self.time,
+            time: self.choices.time,
+            full_texts: false,
+            waits: waits::options(self),
         };
-        self.cache.table(self.screen, self.snapshot()?, options)
+        self.caches.table.table(self.screen, self.snapshot()?, options)
     }
 
     /// Handles a message and returns the effects to apply.
@@ -304,6 +344,10 @@ impl Model {
                 let is_standing_still = self.is_paused && matches!(health, ServerHealth::Read(_));
                 if let Some(watched) = self.servers.get_mut(server).filter(|_| !is_standing_still) {
                     watched.health = health;
+                }
+                let snapshot = self.snapshot().cloned();
+                if let (Some(page), Some(snapshot)) = (&mut self.choices.session, snapshot) {
+                    page.observe(&snapshot);
                 }
                 Vec::new()
             }
@@ -326,6 +370,8 @@ impl Model {
                 // Ignored if the user has closed the page in the meantime.
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);
+                } else if let Some(page) = &mut self.choices.session {
+                    page.plan = PagePlan::Received(plan);
                 }
                 Vec::new()
             }
@@ -338,7 +384,9 @@ impl Model {
         if interrupts {
             return vec![ModelEffect::Quit];
         }
-        match std::mem::take(&mut self.overlay) {
+        let effects = match std::mem::take(&mut self.overlay) {
+            Overlay::Session => return session_page::handle_key(self, event),
+            Overlay::Columns(chooser) => return chooser::handle_key(self, chooser, event),
             Overlay::Prompt(prompt) => self.prompt_key(prompt, event),
             Overlay::Confirm(plan) => self.answer_confirmation(plan, event),
             Overlay::None => {
@@ -350,7 +398,12 @@ impl Model {
                 self.page_key(page, event);
                 Vec::new()
             }
+        };
+        // A page or prompt above the page of a session was closed.
+        if self.overlay == Overlay::None && self.choices.session.is_some() {
+            self.overlay = Overlay::Session;
         }
+        effects
     }
 
     /// Handles a key while a page is open: movement keys scroll the page, any other key closes it.
@@ -437,7 +490,16 @@ impl Model {
             KeyCommand::Last => self.select(isize::MAX),
             KeyCommand::Left => self.shift = self.shift.saturating_sub(1),
             KeyCommand::Right => self.shift += 1,
-            KeyCommand::Detail => self.show_detail(),
+            KeyCommand::Detail => match session_page::open(self) {
+                Some(effects) => return effects,
+                None => self.show_detail(),
+            },
+            KeyCommand::Columns => {
+                let chooser = ColumnChooser::new(self.screen, &self.choices.columns);
+                self.overlay = Overlay::Columns(chooser);
+            }
+            KeyCommand::WaitDimension => waits::next_dimension(self),
+            KeyCommand::WaitMark => waits::mark(self),
             KeyCommand::Tag => self.toggle_tag(),
             KeyCommand::SortNext => self.sort_by_neighbour(1),
             KeyCommand::SortPrevious => self.sort_by_neighbour(-1),
@@ -446,7 +508,7 @@ impl Model {
                 self.overlay = Overlay::Prompt(Prompt::new(PromptKind::Filter, &self.filter.1));
             }
             KeyCommand::ClearFilter => self.filter = (RowFilter::default(), String::new()),
-            KeyCommand::TimeMeasure => self.time = self.time.next(),
+            KeyCommand::TimeMeasure => self.choices.time = self.choices.time.next(),
             KeyCommand::Idle => {
                 self.with_idle = !self.with_idle;
                 return vec![self.sample_effect()];
@@ -467,7 +529,7 @@ impl Model {
             KeyCommand::KillSlow => {
                 let text = self.settings.slow.map_or(60.0, |slow| slow.as_secs_f64());
                 let text = format!("{:.0}", text.max(KILL_THRESHOLD_MIN));
-                self.overlay = Overlay::Prompt(Prompt::new(
+                self.overlay = Overlay::Prompt(Prompt::with_suggestion(
                     PromptKind::Threshold(SignalAction::Cancel),
                     &text,
                 ));
@@ -496,6 +558,7 @@ impl Model {
             interval: self.interval,
             idle_texts: self.with_idle,
             view: self.screen.view().map(|view| view.name),
+            session: self.choices.session.as_ref().map(|page| (page.server, page.key().0)),
         }
     }
 

@@ -40,6 +40,8 @@ pub fn run(
             view: None,
             all_views,
             full_texts: whole_texts,
+            sizes: all_views,
+            session: None,
         };
         ServerSampler::start(target, watch.poolers.clone(), request, move |health| {
             monitor.observe(&health);

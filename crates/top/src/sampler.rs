@@ -14,7 +14,8 @@ use std::{
 };
 
 use howdah_collect::{
-    Activity, CollectError, MissingPrivilege, Overview, RateView, ServerInfo, StatsView, WaitCounts,
+    Activity, CollectError, MissingPrivilege, Overview, RateView, ServerInfo, SessionDetails,
+    StatsView, WaitCounts,
 };
 use howdah_connect::ConnectTarget;
 use howdah_traffic::Timestamp;
@@ -59,6 +60,8 @@ pub struct ServerSnapshot {
     pub host: Option<HostFigures>,
     /// Figures of the server's processes by process id, if the server runs on the same host.
     pub processes: Option<HashMap<i32, ProcessFigures>>,
+    /// Details of the session whose page is open, if any. Not recorded.
+    pub session: Option<Arc<SessionDetails>>,
     /// Time at which the sample was taken, by our clock, in microseconds since 1970. Never
     /// decreases.
     pub sampled_us: i64,
@@ -85,6 +88,7 @@ impl ServerSnapshot {
             waits: Arc::default(),
             host: None,
             processes: None,
+            session: None,
             duration: Duration::ZERO,
         }
     }
@@ -136,6 +140,10 @@ pub struct SampleRequest {
     pub all_views: bool,
     /// Whether to read complete texts of statements that have run for less than a second, too.
     pub full_texts: bool,
+    /// Whether to read the size of all databases now and then.
+    pub sizes: bool,
+    /// Process id of the session whose details to read.
+    pub session: Option<i32>,
 }
 
 impl SampleRequest {
@@ -410,6 +418,7 @@ pub(crate) mod tests {
             waits: Arc::default(),
             host: None,
             processes: None,
+            session: None,
             sampled_us: taken_us,
             duration: Duration::from_millis(3),
         }

@@ -2,15 +2,20 @@
 
 mod alerts;
 mod chart;
+mod figure;
 mod header;
+mod help;
 mod overlay;
 mod playback;
 mod rows;
+mod session;
 mod theme;
 
+use jiff::{Timestamp, tz::TimeZone};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
+    style::Style,
     text::{Line, Span},
     widgets::Paragraph,
 };
@@ -20,6 +25,8 @@ pub(crate) use self::theme::Theme;
 use crate::{
     ScreenKind,
     model::{Model, Overlay},
+    units::format_duration,
+    waits::WaitDimension,
 };
 
 /// Minimum size of the terminal, in columns and lines.
@@ -32,7 +39,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: &Theme) {
         frame.render_widget(Paragraph::new("too small: at least 40×8"), area);
         return;
     }
-    let header_lines = header::lines(model, theme, area.width);
+    let header_lines = header::lines(model, theme, (area.width, area.height));
     let header_height = u16::try_from(header_lines.len()).unwrap_or(4);
     let parts = Layout::vertical([
         Constraint::Length(header_height),
@@ -45,7 +52,12 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: &Theme) {
     model.page = usize::from(rows.height.saturating_sub(1));
     model.geometry = rows::draw(frame, rows, model, theme);
     draw_foot(frame, foot, model, theme);
-    let scroll_max = overlay::draw(frame, page_area(area), model, theme);
+    // The help page and a session's page need the whole screen, except for the last line.
+    let page = match model.overlay {
+        Overlay::Help | Overlay::Session => Rect { height: area.height - 1, ..area },
+        _ => page_area(area),
+    };
+    let scroll_max = overlay::draw(frame, page, model, theme);
     model.scroll = model.scroll.min(scroll_max);
 }
 
@@ -72,7 +84,11 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -
     if area.height < CHART_MIN + 3 {
         return area;
     }
-    let chart_height = (area.height * 3 / 5).clamp(CHART_MIN, CHART_MAX);
+    // By dimension, the rows matter more.
+    let chart_height = match model.choices.dimension {
+        WaitDimension::Event => (area.height * 3 / 5).clamp(CHART_MIN, CHART_MAX),
+        _ => CHART_MIN,
+    };
     let parts = Layout::vertical([Constraint::Length(chart_height), Constraint::Min(3)]);
     let [chart, rows] = parts.areas(area);
     chart::draw(frame, chart, &snapshot.waits, snapshot.sampled_us, theme);
@@ -92,7 +108,8 @@ fn page_area(area: Rect) -> Rect {
 fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     if let Overlay::Prompt(prompt) = &model.overlay {
         let label = Span::styled(format!("{}: ", prompt.kind.label()), theme.strong);
-        return Line::from(vec![label, Span::raw(&prompt.text)]);
+        let style = if prompt.is_suggestion { theme.selected } else { Style::new() };
+        return Line::from(vec![label, Span::styled(&prompt.text, style)]);
     }
     if let Some(notice) = &model.notice {
         let style = if notice.is_bad { theme.bad } else { theme.strong };
@@ -103,6 +120,9 @@ fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     parts.extend(
         order.map(|order| format!("by {order}{} ", if model.is_ascending { " ↑" } else { " ↓" })),
     );
+    if model.screen == ScreenKind::Waits {
+        parts.push(waits_period(model));
+    }
     if !model.filter.1.is_empty() {
         parts.push(format!("where {} ", model.filter.1));
     }
@@ -117,6 +137,24 @@ fn footer<'a>(model: &'a Model, theme: &Theme) -> Line<'a> {
     }
     parts.push(" ?:help /:filter Tab:screens q:quit".to_owned());
     Line::styled(parts.concat(), theme.faint)
+}
+
+/// Formats the dimension and the period of the waits screen, if the user has chosen them.
+fn waits_period(model: &Model) -> String {
+    let dimension = model.choices.dimension;
+    let mut text = match dimension {
+        WaitDimension::Event => String::new(),
+        dimension => format!("per {} ", dimension.name()),
+    };
+    let until_us = model.snapshot().map(|snapshot| snapshot.sampled_us);
+    if let Some((since_us, until_us)) = model.choices.mark_us.zip(until_us) {
+        #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
+        let seconds = (until_us - since_us).abs() as f64 / 1e6;
+        let since = Timestamp::from_microsecond(since_us).unwrap_or_default();
+        let since = since.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+        text.push_str(&format!("since {since} ({}) ", format_duration(seconds)));
+    }
+    text
 }
 
 #[cfg(test)]

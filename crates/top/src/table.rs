@@ -3,11 +3,18 @@
 mod activity;
 mod blocking;
 mod clients;
+mod columns;
 mod waits;
 
-use howdah_collect::{ColumnKind, ColumnUnit, RateView, StatsView, VIEWS, ViewCell};
+use std::sync::Arc;
 
-use crate::{RowFilter, ServerSnapshot};
+use howdah_collect::{ColumnKind, ColumnUnit, RateView, SqlText, StatsView, VIEWS, ViewCell};
+
+pub use self::columns::{ColumnChoice, ColumnChoices, ParseColumnsError};
+use crate::{
+    RowFilter, ServerSnapshot,
+    waits::{WaitDimension, WaitProfile},
+};
 
 /// Description of a column, for the screen, files and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +182,17 @@ impl ScreenKind {
         }
     }
 
+    /// Returns all columns that the screen can have, from left to right.
+    pub fn all_columns(self) -> Vec<TableColumn> {
+        match self {
+            Self::Activity => activity::columns(true, true),
+            Self::Blocking => blocking::columns(true),
+            Self::Waits => waits::columns(WaitDimension::Statement),
+            Self::Clients => clients::COLUMNS.to_vec(),
+            Self::View(view) => view_columns(view),
+        }
+    }
+
     /// Returns the statistics view that the screen shows, if any.
     pub fn view(self) -> Option<&'static StatsView> {
         match self {
@@ -231,6 +249,26 @@ pub struct TableOptions {
     pub slow_seconds: Option<f64>,
     /// The time that the time column of the activity screen has.
     pub time: TimeMeasure,
+    /// Whether statements have their line breaks and tabs, for programs, or are on one line.
+    pub full_texts: bool,
+    /// The dimension and the period of the waits screen.
+    pub waits: WaitOptions,
+}
+
+/// The dimension and the period of the waits screen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WaitOptions {
+    /// Start of the period, in microseconds since 1970 by our clock; `None` for an hour.
+    pub since_us: Option<i64>,
+    /// The dimension and the sums of the period, unless waits are shown by event only.
+    pub profile: Option<(WaitDimension, Arc<WaitProfile>)>,
+}
+
+impl TableOptions {
+    /// Returns a statement as it is written in a cell.
+    fn statement(&self, query: &SqlText) -> Arc<str> {
+        if self.full_texts { query.to_shared() } else { query.to_shared_line() }
+    }
 }
 
 /// The time that the time column of the activity screen has.
@@ -277,14 +315,14 @@ impl ScreenTable {
         let mut table = match screen {
             ScreenKind::Activity => activity::table(snapshot, options),
             ScreenKind::Blocking => blocking::table(snapshot, options),
-            ScreenKind::Waits => waits::table(snapshot),
+            ScreenKind::Waits => waits::table(snapshot, &options.waits),
             ScreenKind::Clients => clients::table(snapshot, options)?,
             ScreenKind::View(view) => {
                 let rate_view = snapshot
                     .view
                     .as_ref()
                     .filter(|rate_view| rate_view.sample.view.name == view.name)?;
-                Self::from_view(rate_view)
+                Self::from_view(rate_view, options.full_texts)
             }
         };
         table.apply_filter(&options.filter);
@@ -294,20 +332,8 @@ impl ScreenTable {
         Some(table)
     }
 
-    fn from_view(rate_view: &RateView) -> Self {
+    fn from_view(rate_view: &RateView, full_texts: bool) -> Self {
         let view = rate_view.sample.view;
-        let head = |column: &howdah_collect::ViewColumn| TableColumn {
-            name: column.name,
-            title: column.title,
-            unit: column.unit,
-            help: column.help,
-            width: width(column),
-            // Some keys, such as a progress phase, are wide only at times: their column keeps its
-            // width.
-            is_shrinkable: matches!(column.name, "query_id" | "user" | "database" | "schema"),
-            rank: rank(view, column.name),
-            is_key: column.kind == ColumnKind::Key,
-        };
         let keys: Vec<usize> = (0..view.columns.len())
             .filter(|&at| view.columns[at].kind == ColumnKind::Key)
             .collect();
@@ -317,14 +343,32 @@ impl ScreenTable {
                     .map(|&at| crate::units::format_cell(&cells[at], ColumnUnit::Count))
                     .collect(),
             ),
-            cells: cells.to_vec(),
+            cells: if full_texts {
+                cells.to_vec()
+            } else {
+                cells.iter().map(on_one_line).collect()
+            },
             mark: RowMark::None,
             depth: 0,
             backend: None,
         };
         Self {
-            columns: view.columns.iter().map(head).collect(),
+            columns: view_columns(view),
             rows: rate_view.rows.iter().map(|cells| row(cells)).collect(),
+        }
+    }
+
+    /// Removes the columns for which `is_shown` returns false, unless that leaves none.
+    pub(crate) fn retain_columns(&mut self, is_shown: impl Fn(&str) -> bool) {
+        let shown: Vec<bool> = self.columns.iter().map(|column| is_shown(column.name)).collect();
+        if !shown.contains(&true) {
+            return;
+        }
+        let mut at = 0..;
+        self.columns.retain(|_| at.next().is_some_and(|at: usize| shown[at]));
+        for row in &mut self.rows {
+            let mut at = 0..;
+            row.cells.retain(|_| at.next().is_some_and(|at: usize| shown[at]));
         }
     }
 
@@ -383,6 +427,31 @@ impl TableRow {
             cells.iter().map(|cell| crate::units::format_cell(cell, ColumnUnit::Count)).collect(),
         );
         Self { cells, key, mark: RowMark::None, depth: 0, backend: None }
+    }
+}
+
+/// Returns the columns of a view's table.
+fn view_columns(view: &StatsView) -> Vec<TableColumn> {
+    let head = |column: &howdah_collect::ViewColumn| TableColumn {
+        name: column.name,
+        title: column.title,
+        unit: column.unit,
+        help: column.help,
+        width: width(column),
+        // Some keys, such as a progress phase, are wide only at times: their column keeps its
+        // width.
+        is_shrinkable: matches!(column.name, "query_id" | "user" | "database" | "schema"),
+        rank: rank(view, column.name),
+        is_key: column.kind == ColumnKind::Key,
+    };
+    view.columns.iter().map(head).collect()
+}
+
+/// Returns a cell whose text is on one line, with each run of white space as a single space.
+fn on_one_line(cell: &ViewCell) -> ViewCell {
+    match cell.text().filter(|text| text.contains(['\n', '\t'])) {
+        Some(text) => text.split_whitespace().collect::<Vec<_>>().join(" ").as_str().into(),
+        None => cell.clone(),
     }
 }
 

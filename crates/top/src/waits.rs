@@ -4,6 +4,8 @@
 //! mean of its samples, and that of a longer period is the mean of its seconds, so that the more
 //! frequent samples of a storm do not weigh more.
 
+mod profile;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -11,6 +13,8 @@ use std::{
 };
 
 use howdah_collect::{BackendWait, WaitCounts};
+
+pub use self::profile::{SessionProfile, WaitDimension, WaitProfile};
 
 /// Number of seconds that a history in memory retains.
 pub const SECONDS_MAX: usize = 3600;
@@ -116,6 +120,14 @@ impl WaitHistory {
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);
         let seconds = self.seconds.iter().take_while(|second| second.second <= last);
+        Self { seconds: seconds.cloned().collect(), storm_us: self.storm_us }
+    }
+
+    /// Returns the history from the second that contains `at_us` on, in microseconds since 1970.
+    #[must_use]
+    pub fn since(&self, at_us: i64) -> Self {
+        let first = at_us.div_euclid(1_000_000);
+        let seconds = self.seconds.iter().filter(|second| second.second >= first);
         Self { seconds: seconds.cloned().collect(), storm_us: self.storm_us }
     }
 

@@ -7,7 +7,7 @@ use crate::{
 
 /// SQL for a description of the locked object. Relation names are known only in the connected
 /// database.
-const OBJECT: &str = "CASE l.locktype \
+pub(crate) const OBJECT: &str = "CASE l.locktype \
     WHEN 'relation' THEN CASE WHEN l.database = m.oid OR l.database = 0 THEN l.relation::regclass::text \
         ELSE concat(d.datname, ':', l.relation) END \
     WHEN 'extend' THEN CASE WHEN l.database = m.oid THEN l.relation::regclass::text ELSE concat(d.datname, ':', l.relation) END \

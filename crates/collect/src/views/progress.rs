@@ -89,7 +89,7 @@ macro_rules! since_14 {
     };
 }
 
-pub(super) const PROGRESS: StatsView = StatsView {
+pub(crate) const PROGRESS: StatsView = StatsView {
     name: "progress",
     help: "Progress of VACUUM, ANALYZE, index builds, table rewrites, COPY and base backups.",
     columns: &[

@@ -94,7 +94,8 @@ pub(super) const STATEMENTS: StatsView = StatsView {
     ],
     from: &[(
         9,
-        "pg_stat_statements s LEFT JOIN pg_database d ON d.oid = s.dbid LEFT JOIN pg_roles r ON r.oid = s.userid",
+        "pg_stat_statements s LEFT JOIN pg_database d ON d.oid = s.dbid LEFT JOIN pg_roles r ON r.oid = s.userid \
+         WHERE coalesce(s.query, '') NOT LIKE '%/* howdah */'",
     )],
     order: "total_ms",
     essential_columns: &[

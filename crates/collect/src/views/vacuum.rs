@@ -74,6 +74,30 @@ pub(super) const VACUUM: StatsView = StatsView {
     extension: None,
 };
 
+/// SQL for what prevents VACUUM from removing dead rows. `$sessions` restricts the sessions
+/// further: VACUUM itself, although it has a `backend_xmin`, does not hold back other processes
+/// (`PROC_IN_VACUUM` in `procarray.c`), and neither do its parallel workers.
+macro_rules! horizon {
+    ($sessions:literal) => {
+        concat!(
+            "(SELECT 'session' AS holder, pid::text AS name, \
+            greatest(age(backend_xmin), age(backend_xid)) AS age, xact_start AS since, \
+            datname::text AS database, usename::text AS usename, state, query \
+            FROM pg_stat_activity \
+            WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() \
+            AND pid NOT IN (SELECT pid FROM pg_stat_replication)",
+            $sessions,
+            " UNION ALL SELECT 'standby', coalesce(nullif(application_name, ''), pid::text), age(backend_xmin), \
+            NULL, NULL, usename, state, NULL FROM pg_stat_replication WHERE backend_xmin IS NOT NULL \
+         UNION ALL SELECT 'slot', slot_name, greatest(age(xmin), age(catalog_xmin)), NULL, database, NULL, \
+            CASE WHEN active THEN 'active' ELSE 'inactive' END, NULL FROM pg_replication_slots \
+            WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL \
+         UNION ALL SELECT 'prepared transaction', gid, age(transaction), prepared, database, owner, NULL, NULL \
+            FROM pg_prepared_xacts) h"
+        )
+    };
+}
+
 pub(super) const HORIZON: StatsView = StatsView {
     name: "horizon",
     help: "What prevents VACUUM from removing dead rows, the oldest first.",
@@ -110,22 +134,16 @@ pub(super) const HORIZON: StatsView = StatsView {
             "its current or last statement",
         ),
     ],
-    from: &[(
-        9,
-        "(SELECT 'session' AS holder, pid::text AS name, \
-            greatest(age(backend_xmin), age(backend_xid)) AS age, xact_start AS since, \
-            datname::text AS database, usename::text AS usename, state, query \
-            FROM pg_stat_activity \
-            WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() \
-            AND pid NOT IN (SELECT pid FROM pg_stat_replication) \
-         UNION ALL SELECT 'standby', coalesce(nullif(application_name, ''), pid::text), age(backend_xmin), \
-            NULL, NULL, usename, state, NULL FROM pg_stat_replication WHERE backend_xmin IS NOT NULL \
-         UNION ALL SELECT 'slot', slot_name, greatest(age(xmin), age(catalog_xmin)), NULL, database, NULL, \
-            CASE WHEN active THEN 'active' ELSE 'inactive' END, NULL FROM pg_replication_slots \
-            WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL \
-         UNION ALL SELECT 'prepared transaction', gid, age(transaction), prepared, database, owner, NULL, NULL \
-            FROM pg_prepared_xacts) h",
-    )],
+    from: &[
+        (9, horizon!("")),
+        (10, horizon!(" AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)")),
+        (
+            13,
+            horizon!(
+                " AND coalesce(leader_pid, pid) NOT IN (SELECT pid FROM pg_stat_progress_vacuum)"
+            ),
+        ),
+    ],
     order: "age",
     essential_columns: &[],
     is_per_database: false,

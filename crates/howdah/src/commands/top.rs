@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use howdah_connect::{ConnParams, ConnectTarget, Environment};
 use howdah_top::{
-    AlertEngine, Palette, Poolers, RowFilter, ScreenKind, TopSettings,
+    AlertEngine, ColumnChoice, ColumnChoices, Palette, Poolers, RowFilter, ScreenKind, TopSettings,
     batch::{self, BatchOptions},
     history::HistoryWriter,
     interactive::{self, WatchTarget},
@@ -25,7 +25,7 @@ use howdah_top::{
 
 use self::{history::HistoryArgs, notify::NotifyArgs};
 use crate::{
-    connection::ConnectionArgs, context::CommandContext, logging, metrics::MetricsArgs,
+    config, connection::ConnectionArgs, context::CommandContext, logging, metrics::MetricsArgs,
     notify::service_state, outcome::CommandOutcome, values::SecretArg,
 };
 
@@ -97,6 +97,9 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Screen")]
 struct DisplayArgs {
+    /// Columns to show of a screen; other screens show all
+    #[arg(long, value_name = "VIEW=NAME,NAME")]
+    columns: Vec<ColumnChoice>,
     /// Color theme, unless NO_COLOR is set
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     theme: ThemeName,
@@ -256,6 +259,7 @@ impl Args {
         let count = if self.once { Some(1) } else { self.count };
         if self.format.is_none() && count.is_none() && terminal.stdout {
             logging::silence_on_terminal(ctx.terminal());
+            let settings = self.with_saved_columns(settings);
             interactive::run(servers, settings, alerts, history, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
@@ -307,6 +311,7 @@ impl Args {
             let is_over = || is_over.load(Ordering::Relaxed);
             let name = path.display().to_string();
             logging::silence_on_terminal(ctx.terminal());
+            let settings = self.with_saved_columns(settings);
             interactive::replay(name, recording.history, settings, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
@@ -357,7 +362,29 @@ impl Args {
         self.notify.alert_engine(by_keymap, self.metrics.is_enabled(), ctx)
     }
 
+    /// Adds the columns that the user has saved. Those of options have precedence. Only the screen
+    /// uses saved columns: the output for programs must not depend on them.
+    fn with_saved_columns(&self, mut settings: TopSettings) -> TopSettings {
+        let Some(folder) = config::user_folder() else { return settings };
+        let path = folder.join("top-columns");
+        match ColumnChoices::read(&path) {
+            Ok((mut columns, problems)) => {
+                for problem in problems {
+                    tracing::warn!(problem, "saved columns are not used");
+                }
+                self.display.columns.iter().for_each(|choice| columns.add(choice.clone()));
+                settings.columns = columns;
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "saved columns are not used");
+            }
+        }
+        TopSettings { columns_file: Some(path), ..settings }
+    }
+
     fn settings(&self) -> TopSettings {
+        let mut columns = ColumnChoices::default();
+        self.display.columns.iter().for_each(|choice| columns.add(choice.clone()));
         TopSettings {
             interval: self.interval,
             slow: Some(self.notify.slow_threshold),
@@ -371,6 +398,8 @@ impl Args {
             has_mouse: !self.display.no_mouse,
             has_clipboard: !self.display.no_osc52,
             plan_user: self.display.plan_user.clone(),
+            columns,
+            columns_file: None,
         }
     }
 }

@@ -94,13 +94,19 @@ pub(super) enum SkipReason {
     Open(io::Error),
 }
 
-/// Returns the default locations, in the order in which they are tried.
-pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
-    let user_folder = std::env::var_os("XDG_CONFIG_HOME")
+/// Returns howdah's folder in the user's configuration directory (XDG Base Directory
+/// Specification), which may not exist.
+pub(crate) fn user_folder() -> Option<PathBuf> {
+    std::env::var_os("XDG_CONFIG_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    let user_file = user_folder.map(|folder| folder.join("howdah/howdah.toml"));
+        .or_else(|| std::env::home_dir().map(|home| home.join(".config")))
+        .map(|folder| folder.join("howdah"))
+}
+
+/// Returns the default locations, in the order in which they are tried.
+pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
+    let user_file = user_folder().map(|folder| folder.join("howdah.toml"));
     let mut locations = vec![(PathBuf::from("howdah.toml"), ConfigSource::WorkingFolder)];
     locations.extend(user_file.map(|file| (file, ConfigSource::WellKnown)));
     locations.push(("/etc/howdah/howdah.toml".into(), ConfigSource::WellKnown));

@@ -47,6 +47,7 @@ mod top_notify;
 mod top_pooler;
 mod top_record;
 mod top_screen;
+mod top_session;
 mod top_troubles;
 mod warm;
 mod workspace;

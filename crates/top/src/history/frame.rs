@@ -11,6 +11,7 @@ use std::{
 use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{
     Activity, BackendProcess, MissingPrivilege, Overview, RateView, ServerInfo, ServerVersion,
+    WorkerLimits,
 };
 
 use super::{
@@ -220,6 +221,7 @@ impl FrameReader {
             waits: Arc::new(WaitHistory::default()),
             host: HostFigures::from_fields(&self.figures.host),
             processes: (!processes.is_empty()).then_some(processes),
+            session: None,
             sampled_us: at_us,
             duration: cost,
         };
@@ -265,7 +267,7 @@ fn decode_server(
     Ok((Arc::new(identity), missing.into()))
 }
 
-const OVERVIEW_FIELDS: usize = 18;
+const OVERVIEW_FIELDS: usize = 28;
 
 fn overview_fields(overview: &Overview) -> [DeltaField; OVERVIEW_FIELDS] {
     [
@@ -287,6 +289,16 @@ fn overview_fields(overview: &Overview) -> [DeltaField; OVERVIEW_FIELDS] {
         overview.checkpoints_requested,
         overview.temp_file_bytes,
         overview.temp_file_pid,
+        Some(overview.temp_files),
+        overview.slots,
+        overview.limits.autovacuum,
+        overview.limits.processes,
+        overview.limits.parallel,
+        overview.limits.logical,
+        overview.limits.wal_senders,
+        overview.limits.slots,
+        overview.database_bytes,
+        overview.database_growth,
     ]
 }
 
@@ -311,6 +323,18 @@ fn overview_from_fields(fields: &[DeltaField; OVERVIEW_FIELDS]) -> Overview {
         checkpoints_requested: fields[15],
         temp_file_bytes: fields[16],
         temp_file_pid: fields[17],
+        temp_files: number(18),
+        slots: fields[19],
+        limits: WorkerLimits {
+            autovacuum: fields[20],
+            processes: fields[21],
+            parallel: fields[22],
+            logical: fields[23],
+            wal_senders: fields[24],
+            slots: fields[25],
+        },
+        database_bytes: fields[26],
+        database_growth: fields[27],
         // Not recorded: only alerts use it, and recordings are not checked for alerts.
         followers_hidden: 0,
     }

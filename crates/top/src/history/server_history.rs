@@ -336,6 +336,28 @@ impl ServerHistory {
         Ok(Some(PastState { at_us: moment_us, health: ServerHealth::Read(Arc::new(snapshot)) }))
     }
 
+    /// Passes the states of a period, both ends inclusive, to `visit`, in order and without views
+    /// and waits.
+    pub(super) fn play_between(
+        &self,
+        (from_us, until_us): (i64, i64),
+        mut visit: impl FnMut(ServerHealth),
+    ) -> Result<(), CorruptFrame> {
+        for segment in &self.segments {
+            let starts_later =
+                segment.frames.first().is_none_or(|location| location.at_us > until_us);
+            if starts_later || segment.last_us() < from_us {
+                continue;
+            }
+            segment.play(until_us, |at_us, health, _| {
+                if at_us >= from_us {
+                    visit(health);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Passes all states to `visit`, in order, until it returns false; each snapshot has the named
     /// view if it was sampled then.
     pub(super) fn play(

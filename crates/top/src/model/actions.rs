@@ -3,7 +3,7 @@
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
-use super::{Model, ModelEffect, Overlay, StatusNotice};
+use super::{Model, ModelEffect, Overlay, PagePlan, StatusNotice, session_page};
 use crate::{
     signal_plan::SignalPlan,
     table::{RowId, TableRow},
@@ -15,10 +15,12 @@ impl Model {
         if self.rejects_past_action() {
             return;
         }
-        let chosen: Vec<RowId> = if self.tagged.is_empty() {
-            self.selected_row().map(|(_, row)| row.key).into_iter().collect()
-        } else {
-            self.tagged.iter().cloned().collect()
+        let chosen: Vec<RowId> = match &self.choices.session {
+            Some(page) => vec![RowId::Session(page.key().0, page.key().1)],
+            None if self.tagged.is_empty() => {
+                self.selected_row().map(|(_, row)| row.key).into_iter().collect()
+            }
+            None => self.tagged.iter().cloned().collect(),
         };
         let policy = self.settings.policy;
         let plan =
@@ -48,12 +50,16 @@ impl Model {
                 vec![ModelEffect::Signal(self.current, plan.action, plan.signals)]
             }
             // If cancelling had no effect, the same list can be terminated.
-            KeyCode::Char('t') if plan.action == SignalAction::Cancel => {
+            KeyCode::Char('t')
+                if plan.action == SignalAction::Cancel && !plan.signals.is_empty() =>
+            {
                 let action = SignalAction::Terminate;
                 self.overlay = Overlay::Confirm(SignalPlan { action, ..plan });
                 Vec::new()
             }
             KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => Vec::new(),
+            // There is nothing to lose.
+            _ if plan.signals.is_empty() => Vec::new(),
             // Other keys are ignored: losing the list to a mistyped key would be annoying.
             _ => {
                 self.overlay = Overlay::Confirm(plan);
@@ -68,12 +74,11 @@ impl Model {
             self.notify_error("copying is disabled".to_owned());
             return Vec::new();
         }
-        let text = self.selected_row().and_then(|(table, row)| {
-            let whole = self.row_backend(&row).and_then(|backend| backend.query.as_ref());
-            whole.map(|query| query.as_str().to_owned()).or_else(|| {
-                let at = table.column("query")?;
-                row.cells[at].text().map(str::to_owned)
-            })
+        let whole = session_page::subject(self).and_then(|backend| backend.query);
+        let text = whole.map(|query| query.as_str().to_owned()).or_else(|| {
+            let (table, row) = self.selected_row()?;
+            let at = table.column("query").or_else(|| table.column("statement"))?;
+            row.cells[at].text().map(str::to_owned)
         });
         match text {
             Some(text) => {
@@ -89,14 +94,16 @@ impl Model {
 
     /// Requests the plan of the selected session's statement.
     pub(super) fn plan(&mut self) -> Vec<ModelEffect> {
-        let backend = self.selected_row().and_then(|(_, row)| self.row_backend(&row).cloned());
-        match backend {
+        match session_page::subject(self) {
             Some(_) if self.replay.is_some() => {
                 self.notify_error("plans are not available in a recording".to_owned());
                 Vec::new()
             }
             Some(backend) => {
-                self.overlay = Overlay::Plan(None);
+                match &mut self.choices.session {
+                    Some(page) => page.plan = PagePlan::Requested,
+                    None => self.overlay = Overlay::Plan(None),
+                }
                 vec![ModelEffect::Plan(self.current, Box::new(backend))]
             }
             None => {

@@ -1,6 +1,6 @@
-//! Caches the last table and the troubles. A held key or the mouse wheel redraws the screen many
-//! times between two samples, and building the table for ten thousand sessions takes noticeable
-//! time.
+//! Caches the last table, the troubles, and sums of past samples. A held key or the mouse wheel
+//! redraws the screen many times between two samples, and building the table for ten thousand
+//! sessions takes noticeable time.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -8,6 +8,7 @@ use crate::{
     ScreenTable, ServerSnapshot,
     table::{ScreenKind, TableOptions},
     troubles::{Trouble, troubles},
+    waits::{SessionProfile, WaitProfile},
 };
 
 /// The troubles of the last snapshot that was looked at.
@@ -26,6 +27,60 @@ impl TroubleCache {
             .unwrap_or_else(|| (Arc::clone(snapshot), troubles(snapshot).into()));
         *cached = Some((Arc::clone(snapshot), Rc::clone(&found)));
         found
+    }
+}
+
+/// Everything that is computed once per sample.
+#[derive(Debug, Default)]
+pub(crate) struct ModelCaches {
+    pub(super) table: TableCache,
+    pub(crate) troubles: TroubleCache,
+    /// Waits by dimension, of the server with this index.
+    pub(super) waits: PeriodCache<usize, WaitProfile>,
+    /// Waits of the session whose page is open, by server, process id and start time.
+    pub(crate) session: PeriodCache<(usize, i32, i64), SessionProfile>,
+}
+
+/// Sums over the samples of a period. They are extended when the end of the period moves forward.
+#[derive(Debug)]
+pub(crate) struct PeriodCache<K, T>(RefCell<Option<CachedPeriod<K, T>>>);
+
+#[derive(Debug)]
+struct CachedPeriod<K, T> {
+    key: K,
+    from_us: i64,
+    until_us: i64,
+    sums: Arc<T>,
+}
+
+impl<K, T> Default for PeriodCache<K, T> {
+    fn default() -> Self {
+        Self(RefCell::new(None))
+    }
+}
+
+impl<K: PartialEq, T: Clone + Default> PeriodCache<K, T> {
+    /// Returns the sums of a period, both ends inclusive, in microseconds since 1970. `add` adds
+    /// the samples of a period to sums.
+    pub(crate) fn sums(
+        &self,
+        key: K,
+        (from_us, until_us): (i64, i64),
+        add: impl FnOnce(&mut T, (i64, i64)),
+    ) -> Arc<T> {
+        let mut cached = self.0.borrow_mut();
+        let is_extended = |known: &CachedPeriod<K, T>| {
+            known.key == key && known.from_us == from_us && known.until_us <= until_us
+        };
+        let (mut sums, next_us) = match cached.take().filter(is_extended) {
+            Some(known) => (known.sums, known.until_us.saturating_add(1)),
+            None => (Arc::default(), from_us),
+        };
+        if next_us <= until_us {
+            add(Arc::make_mut(&mut sums), (next_us, until_us));
+        }
+        *cached = Some(CachedPeriod { key, from_us, until_us, sums: Arc::clone(&sums) });
+        sums
     }
 }
 
@@ -78,4 +133,20 @@ impl TableCache {
         *cached = Some(CachedTable { screen, snapshot, options, table: table.clone() });
         table
     }
+}
+
+#[test]
+fn sums_are_extended_unless_the_period_starts_elsewhere() {
+    let cache = PeriodCache::<u8, Vec<(i64, i64)>>::default();
+    let sums = |key, period| {
+        let sums = cache.sums(key, period, |sums: &mut Vec<_>, added| sums.push(added));
+        (*sums).clone()
+    };
+    assert_eq!(sums(0, (10, 20)), [(10, 20)]);
+    assert_eq!(sums(0, (10, 20)), [(10, 20)]);
+    assert_eq!(sums(0, (10, 25)), [(10, 20), (21, 25)]);
+    // Backwards in time, from another start, and of another server.
+    assert_eq!(sums(0, (10, 24)), [(10, 24)]);
+    assert_eq!(sums(0, (12, 30)), [(12, 30)]);
+    assert_eq!(sums(1, (12, 40)), [(12, 40)]);
 }

@@ -39,6 +39,8 @@ pub struct Prompt {
     pub text: String,
     /// Cursor position in bytes, always at a character boundary.
     pub cursor: usize,
+    /// Whether the text is a suggestion, which the first typed character replaces.
+    pub is_suggestion: bool,
 }
 
 /// Length in bytes from which further characters are ignored.
@@ -47,12 +49,22 @@ const INPUT_BYTES_MAX: usize = 1000;
 impl Prompt {
     /// Creates a line with initial text and the cursor at its end.
     pub fn new(kind: PromptKind, text: &str) -> Self {
-        Self { kind, text: text.to_owned(), cursor: text.len() }
+        Self { kind, text: text.to_owned(), cursor: text.len(), is_suggestion: false }
+    }
+
+    /// Creates a line with a suggested text: typing replaces it, and other keys edit it.
+    pub fn with_suggestion(kind: PromptKind, text: &str) -> Self {
+        Self { is_suggestion: true, ..Self::new(kind, text) }
     }
 
     /// Applies a key that edits the text or moves the cursor. Ignores all others.
     pub fn edit(&mut self, event: KeyEvent) {
         let control = event.modifiers.contains(KeyModifiers::CONTROL);
+        let is_typed = matches!(event.code, KeyCode::Char(_)) && !control;
+        if std::mem::take(&mut self.is_suggestion) && is_typed {
+            self.text.clear();
+            self.cursor = 0;
+        }
         match event.code {
             KeyCode::Char('u') if control => {
                 self.text.drain(..self.cursor);

@@ -190,16 +190,115 @@ fn signal_outcomes_are_listed() {
 }
 
 #[test]
-fn row_detail_keeps_statement_lines() {
+fn enter_opens_the_page_of_a_session() {
     let mut model = model();
-    press(&mut model, "\n");
-    let Overlay::Detail(lines) = &model.overlay else { panic!("{:?}", model.overlay) };
-    assert_eq!(lines.last().unwrap().1, "select\n 2");
+    let effects = press(&mut model, "\n");
+    let [ModelEffect::Sample { session: Some((0, 2)), .. }] = effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(model.overlay, Overlay::Session);
     press(&mut model, "jj");
-    assert!(matches!(model.overlay, Overlay::Detail(_)));
+    assert_eq!((&model.overlay, model.scroll), (&Overlay::Session, 2));
+    // The page is the subject of keys, whichever row is selected or tagged.
+    model.tagged.insert(RowId::Session(1, 1));
+    press(&mut model, "c");
+    let Overlay::Confirm(plan) = &model.overlay else { panic!("{:?}", model.overlay) };
+    assert_eq!((plan.signals.len(), plan.signals[0].target.pid), (1, 2));
+    let effects = press(&mut model, "y");
+    assert!(matches!(&effects[..], [ModelEffect::Signal(0, SignalAction::Cancel, _)]));
+    assert_eq!(model.overlay, Overlay::Session, "the page is open again");
+    assert_eq!(press(&mut model, "y"), [ModelEffect::Copy("select\n 2".to_owned())]);
+    let [ModelEffect::Plan(0, backend)] = &press(&mut model, "e")[..] else { panic!() };
+    assert_eq!(backend.pid, 2);
+    model.update(ModelMessage::Plan(Err("no".to_owned())));
+    let plan = &model.choices.session.as_ref().unwrap().plan;
+    assert_eq!(*plan, PagePlan::Received(Err("no".to_owned())));
+    // The session ends, and its page stays.
+    sample(&mut model, vec![backend_of(3)]);
+    let page = model.choices.session.clone().unwrap();
+    assert!(page.backend(model.snapshot().unwrap()).is_none());
+    assert_eq!(page.last.0.pid, 2);
+    let effects = press(&mut model, "q");
+    assert!(matches!(effects[..], [ModelEffect::Sample { session: None, .. }]), "{effects:?}");
+    assert_eq!((&model.overlay, model.scroll), (&Overlay::None, 0));
+}
+
+fn backend_of(pid: i32) -> BackendActivity {
+    backend(pid, 50)
+}
+
+#[test]
+fn detail_of_a_row_without_session_scrolls_and_closes() {
+    let mut model = model();
+    model.screen = ScreenKind::Waits;
+    let mut snapshot = (**model.snapshot().unwrap()).clone();
+    let mut waits = crate::waits::WaitHistory::default();
+    waits.add(1, &howdah_collect::WaitCounts::from_activity(&snapshot.activity));
+    snapshot.waits = Arc::new(waits);
+    model.update(ModelMessage::Health(0, ServerHealth::Read(Arc::new(snapshot))));
+    assert_eq!(press(&mut model, "\n"), []);
+    assert!(matches!(model.overlay, Overlay::Detail(_)), "{:?}", model.overlay);
+    press(&mut model, "jj");
     assert_eq!(model.scroll, 2);
     press(&mut model, "q");
     assert_eq!((&model.overlay, model.scroll), (&Overlay::None, 0));
+}
+
+#[test]
+fn empty_list_of_signals_closes_on_any_key() {
+    for key in ["y", "q", "2", " ", "t", "\n"] {
+        let mut model = model();
+        let plan = SignalPlan {
+            action: SignalAction::Cancel,
+            signals: Vec::new(),
+            spared: vec![crate::signal_plan::SparedBackend {
+                session: "1 app@shop".to_owned(),
+                reason: "it runs no statement: it can only be terminated",
+            }],
+        };
+        model.overlay = Overlay::Confirm(plan);
+        assert_eq!(press(&mut model, key), []);
+        assert_eq!(model.overlay, Overlay::None, "{key}");
+    }
+}
+
+#[test]
+fn typing_replaces_the_suggested_threshold() {
+    let mut model = model();
+    press(&mut model, "K90");
+    let Overlay::Prompt(prompt) = &model.overlay else { panic!("{:?}", model.overlay) };
+    assert_eq!(prompt.text, "90");
+    press(&mut model, "\n");
+    let Overlay::Confirm(plan) = &model.overlay else { panic!("{:?}", model.overlay) };
+    assert_eq!(plan.signals.len(), 1);
+}
+
+#[test]
+fn chosen_columns_are_used_and_saved() {
+    let mut model = model();
+    press(&mut model, "v");
+    // The first column, the process id, is hidden; the list moves down and hides the third.
+    press(&mut model, " jj ");
+    assert_eq!(press(&mut model, "\n"), []);
+    assert_eq!(model.overlay, Overlay::None);
+    let is_shown = |model: &Model, name| model.choices.columns.is_visible(model.screen, name);
+    assert!(!is_shown(&model, "pid") && is_shown(&model, "database") && !is_shown(&model, "user"));
+    press(&mut model, "v");
+    press(&mut model, " s");
+    assert!(model.notice.as_ref().unwrap().is_bad, "there is no file");
+    assert!(is_shown(&model, "pid"));
+    model.settings.columns_file = Some("/x/howdah/top-columns".into());
+    let effects = press(&mut model, "vs");
+    let [ModelEffect::SaveColumns(path, columns)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(path, &PathBuf::from("/x/howdah/top-columns"));
+    assert_eq!(*columns, model.choices.columns);
+    // At least one column is shown, and Esc changes nothing.
+    press(&mut model, "va");
+    press(&mut model, "a\n");
+    assert!(matches!(model.overlay, Overlay::Columns(_)));
+    assert!(model.notice.as_ref().unwrap().text.contains("at least one"));
+    press(&mut model, "\u{1b}");
+    assert!(is_shown(&model, "pid"));
 }
 
 /// Returns a model whose history has one sample per second, each with one session more than the
@@ -404,10 +503,63 @@ fn resorted_cache_equals_fresh_table() {
             order: model.order,
             is_ascending: model.is_ascending,
             slow_seconds: model.settings.slow.map(|slow| slow.as_secs_f64()),
-            time: model.time,
+            time: model.choices.time,
+            full_texts: false,
+            waits: crate::table::WaitOptions::default(),
         };
         let new_texts =
             ScreenTable::new(model.screen, model.snapshot().unwrap(), &options).unwrap();
         assert_eq!(*model.table().unwrap(), new_texts, "{keys}");
     }
+}
+
+/// The rows of the waits screen: value of the dimension, event and share.
+fn waits_by_dimension(model: &Model) -> Vec<(String, String, f64)> {
+    let table = model.table().unwrap();
+    let value = table.columns.len() - 1;
+    let text = |row: &TableRow, at: usize| row.cells[at].text().unwrap().to_owned();
+    let share = table.column("share").unwrap();
+    let rows = table.rows.iter();
+    rows.map(|row| (text(row, value), text(row, 1), row.cells[share].number().unwrap())).collect()
+}
+
+#[test]
+fn waits_are_shown_by_dimension_since_a_mark() {
+    let history =
+        SnapshotHistory::new(["db1".to_owned(), "db2".to_owned()], HistoryLimits::MEMORY).unwrap();
+    let mut model = model();
+    press(&mut model, "d");
+    assert!(model.notice.as_ref().unwrap().text.contains("waits screen"));
+    press(&mut model, "3");
+    let push = |model: &mut Model, history: &SnapshotHistory, second: i64, user: &str| {
+        let busy = BackendActivity { user: Some(user.into()), ..backend(1, 5) };
+        let mut read = snapshot(1_000_000_000, vec![busy]);
+        read.sampled_us = 2_000_000_000 + second * 1_000_000;
+        let read = ServerHealth::Read(Arc::new(read));
+        history.push(0, &read, None).unwrap();
+        model.update(ModelMessage::Health(0, read));
+    };
+    let history = Arc::new(history);
+    let mut model = model.with_history(Arc::clone(&history));
+    for second in 1..=150 {
+        push(&mut model, &history, second, if second <= 100 { "batch" } else { "web" });
+    }
+    press(&mut model, "dd");
+    let all = waits_by_dimension(&model);
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert_eq!((all[0].0.as_str(), all[0].1.as_str()), ("batch", "running"));
+    assert!((all[0].2 - 200.0 / 3.0).abs() < 1e-6, "{all:?}");
+    // Since the mark there is only one role, and then another one.
+    press(&mut model, "w");
+    push(&mut model, &history, 151, "web");
+    assert_eq!(waits_by_dimension(&model), [("web".to_owned(), "running".to_owned(), 100.0)]);
+    push(&mut model, &history, 152, "cron");
+    assert_eq!(waits_by_dimension(&model).len(), 2);
+    // In the past, the period ends at the displayed moment, even before the mark.
+    press(&mut model, "[");
+    assert_eq!(waits_by_dimension(&model), [("web".to_owned(), "running".to_owned(), 100.0)]);
+    press(&mut model, "{");
+    assert_eq!(waits_by_dimension(&model).len(), 2);
+    press(&mut model, "dddd");
+    assert_eq!(model.choices.dimension, WaitDimension::Event);
 }

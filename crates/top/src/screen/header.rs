@@ -2,10 +2,13 @@
 
 use std::time::Instant;
 
-use howdah_collect::{BackendState, Overview};
-use ratatui::text::{Line, Span};
+use howdah_collect::{BackendState, BackendType, ColumnUnit, Overview, ViewCell};
+use ratatui::text::Line;
 
-use super::Theme;
+use super::{
+    Theme,
+    figure::{self, HeaderFigure},
+};
 use crate::{
     Model, ServerHealth, ServerSnapshot,
     host::HostFigures,
@@ -18,18 +21,26 @@ const TROUBLES_MAX: usize = 3;
 const TROUBLES_MAX_NARROW: usize = 1;
 /// Width from which a screen is not narrow.
 const WIDE: u16 = 60;
+/// Height from which there is a line for workers and sizes.
+const LOW: u16 = 16;
+/// Age of a transaction id from which it needs attention: half of what is possible.
+const FROZEN_AGE_WARN: i64 = 1_000_000_000;
 
 /// Returns one line per server if there are several, then the troubles and the figures of the
 /// displayed server, and lines for the displayed time, outdated figures, alerts and missing
 /// privileges if they apply.
-pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
+pub(super) fn lines(
+    model: &Model,
+    theme: &Theme,
+    (width, height): (u16, u16),
+) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
         lines.extend(server_lines(model, theme));
     }
     lines.extend(trouble_lines(model, theme, width));
     match model.snapshot() {
-        Some(snapshot) => lines.extend(figures(snapshot, theme, width)),
+        Some(snapshot) => lines.extend(figures(snapshot, theme, (width, height))),
         None => lines.push(Line::raw("not sampled yet")),
     }
     lines.extend(super::playback::line(model, theme, width));
@@ -47,14 +58,15 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
 /// Returns one line for each of the first troubles.
 fn trouble_lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let Some(snapshot) = model.snapshot() else { return Vec::new() };
-    let troubles = model.trouble_cache.troubles(snapshot);
+    let troubles = model.caches.troubles.troubles(snapshot);
     let most = if width < WIDE { TROUBLES_MAX_NARROW } else { TROUBLES_MAX };
     let more = troubles.len().saturating_sub(most);
     let line = |(at, trouble): (usize, &Trouble)| {
         let others =
             if at + 1 == most && more > 0 { format!(" (and {more} more)") } else { String::new() };
         let room = usize::from(width).saturating_sub(others.len());
-        Line::styled(truncated(&format!("▲ {}", trouble.text), room) + &others, theme.bad)
+        let style = if at == 0 { theme.bad } else { theme.warn };
+        Line::styled(truncated(&format!("▲ {}", trouble.text), room) + &others, style)
     };
     troubles.iter().take(most).enumerate().map(line).collect()
 }
@@ -138,111 +150,241 @@ impl SessionCounts {
     }
 }
 
-fn figures(snapshot: &ServerSnapshot, theme: &Theme, width: u16) -> Vec<Line<'static>> {
+/// Returns the lines with figures. A low screen has no line for workers and sizes.
+fn figures(
+    snapshot: &ServerSnapshot,
+    theme: &Theme,
+    (width, height): (u16, u16),
+) -> Vec<Line<'static>> {
+    let mut lines = vec![server(snapshot), sessions(snapshot), rates(snapshot)];
+    if height >= LOW {
+        lines.push(workers(snapshot));
+    }
+    lines.extend(snapshot.host.as_ref().map(host));
+    lines.into_iter().map(|line| figure::line(line, theme, width)).collect()
+}
+
+/// Figures that identify the server.
+fn server(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
     let ServerSnapshot { server: identity, overview, .. } = snapshot;
     let role = if overview.is_standby { "standby" } else { "primary" };
     #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
     let up = (overview.taken_us - identity.started_us) as f64 / 1e6;
+    let name = format!(
+        "PostgreSQL {} {role} {}:{}/{}",
+        identity.version, identity.host, identity.port, identity.database
+    );
+    let mut figures =
+        vec![HeaderFigure::new("", name), HeaderFigure::new("up", format_duration(up))];
+    if snapshot.host.is_none() {
+        figures.push(HeaderFigure::new("host", "n/a".to_owned()));
+    }
+    figures
+}
+
+/// Numbers of sessions by state. What may be a trouble ranks above the rest.
+fn sessions(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
     let counts = SessionCounts::from_snapshot(snapshot);
     let hidden = match counts.hidden {
         0 => String::new(),
         hidden => format!(" ({hidden} not visible)"),
     };
-    let elsewhere = if snapshot.host.is_none() { "  host n/a" } else { "" };
-    let first = format!(
-        "PostgreSQL {} {role} {}:{}/{}  up {}{elsewhere}",
-        identity.version,
-        identity.host,
-        identity.port,
-        identity.database,
-        format_duration(up)
-    );
-    let sessions = format!(
-        "sessions {}/{}{hidden}  active {}  idle {}  in tx {}  failed tx {}  waiting {}",
-        counts.clients,
-        identity.max_connections,
-        counts.visible(counts.active),
-        counts.visible(counts.idle),
-        counts.visible(counts.in_transaction),
-        counts.visible(counts.failed),
-        counts.blocked,
-    );
-    let mut lines = vec![
-        Line::from(Span::styled(fit_figures(&first, width), theme.strong)),
-        Line::raw(fit_figures(&sessions, width)),
-        Line::raw(fit_figures(&rates(snapshot), width)),
-    ];
-    let host = snapshot.host.as_ref().map(|figures| Line::raw(fit_figures(&host(figures), width)));
-    lines.extend(host);
-    lines
+    let max = snapshot.server.max_connections;
+    let clients = i64::try_from(counts.clients).unwrap_or(i64::MAX);
+    let figure = |label, count| HeaderFigure::new(label, counts.visible(count));
+    vec![
+        HeaderFigure::new("sessions", format!("{}/{max}{hidden}", counts.clients))
+            .level_of_share(clients, max),
+        figure("active", counts.active),
+        figure("idle", counts.idle).ranked(9),
+        figure("in tx", counts.in_transaction),
+        figure("failed tx", counts.failed).warn_if(counts.failed > 0),
+        HeaderFigure::new("waiting", counts.blocked.to_string()).warn_if(counts.blocked > 0),
+    ]
 }
 
-/// Returns the leading figures, separated by two spaces, that fit completely. A truncated figure
-/// could be misread.
-fn fit_figures(figures: &str, width: u16) -> String {
-    let mut fitting = String::new();
-    for figure in figures.split("  ") {
-        let gap = if fitting.is_empty() { "" } else { "  " };
-        let taken = Span::raw(&fitting).width() + gap.len() + Span::raw(figure).width();
-        if taken > usize::from(width) && !fitting.is_empty() {
-            break;
-        }
-        fitting.push_str(gap);
-        fitting.push_str(figure);
-    }
-    fitting
-}
-
-/// Formats the figures of the host that the server runs on.
-fn host(host: &HostFigures) -> String {
-    use howdah_collect::ColumnUnit;
-    let percent = |share: Option<f64>| format_cell(&share.into(), ColumnUnit::Percent);
-    let bytes = |bytes: Option<f64>| format_cell(&bytes.into(), ColumnUnit::Bytes);
-    format!(
-        "host cpu {}  io wait {}  load {}  memory free {} of {}  disk read {}/s  write {}/s",
-        percent(host.cpu_percent),
-        percent(host.io_wait_percent),
-        host.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}")),
-        format_cell(&host.available_bytes.into(), ColumnUnit::Bytes),
-        format_cell(&host.memory_bytes.into(), ColumnUnit::Bytes),
-        bytes(host.read_bytes),
-        bytes(host.write_bytes),
-    )
-}
-
-/// Formats the rates of all databases since the previous sample, the age of the oldest unfrozen
-/// transaction id, and a standby's lag.
-fn rates(snapshot: &ServerSnapshot) -> String {
-    use howdah_collect::{ColumnUnit, ViewCell};
+/// Rates of all databases since the previous sample, the age of the oldest unfrozen transaction id,
+/// and a standby's lag.
+fn rates(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
     let now = &snapshot.overview;
-    let rate = |sum: fn(&Overview) -> Option<i64>| -> ViewCell {
-        snapshot.previous_overview.as_ref().and_then(|before| now.rate(before, sum)).into()
-    };
-    let count = |sum| format_cell(&rate(sum), ColumnUnit::Count);
-    let hit = match (rate(|o| Some(o.blocks_hit)).number(), rate(|o| Some(o.blocks_read)).number())
-    {
+    let count = |sum| format_cell(&rate(snapshot, sum), ColumnUnit::Count);
+    let bytes = |sum| format!("{}/s", format_cell(&rate(snapshot, sum), ColumnUnit::Bytes));
+    let of = |sum| rate(snapshot, sum).number();
+    let hit = match (of(|o| Some(o.blocks_hit)), of(|o| Some(o.blocks_read))) {
         (Some(hit), Some(read)) if hit + read > 0.0 => {
             format!("{:.1}%", 100.0 * hit / (hit + read))
         }
         _ => "-".to_owned(),
     };
-    let lag = match (now.is_standby, now.replay_lag_bytes, now.replay_lag_seconds) {
-        (false, ..) => String::new(),
-        (true, bytes, seconds) => format!(
-            "  lag {} {}",
-            format_cell(&bytes.into(), ColumnUnit::Bytes),
-            seconds.map_or_else(|| "-".to_owned(), format_duration)
-        ),
+    let mut figures = vec![
+        HeaderFigure::new("tps", count(|o| Some(o.commits))),
+        HeaderFigure::new("rollback", count(|o| Some(o.rollbacks))).ranked(5),
+        HeaderFigure::new("rows", format!("{}/s", count(|o| Some(o.rows_changed)))),
+        HeaderFigure::new("cache", hit),
+        HeaderFigure::new("temp", bytes(|o| Some(o.temp_bytes))).ranked(4),
+        HeaderFigure::new("wal", bytes(|o| o.wal_bytes)),
+        HeaderFigure::new("frozen age", format_cell(&now.frozen_age.into(), ColumnUnit::Count))
+            .warn_if(now.frozen_age >= Some(FROZEN_AGE_WARN))
+            .ranked(6),
+    ];
+    if now.is_standby {
+        let lag = format!(
+            "{} {}",
+            format_cell(&now.replay_lag_bytes.into(), ColumnUnit::Bytes),
+            now.replay_lag_seconds.map_or_else(|| "-".to_owned(), format_duration)
+        );
+        figures.push(HeaderFigure::new("lag", lag));
+    }
+    figures
+}
+
+/// Returns the growth per second of a sum since the previous sample.
+fn rate(snapshot: &ServerSnapshot, sum: fn(&Overview) -> Option<i64>) -> ViewCell {
+    let before = snapshot.previous_overview.as_ref();
+    before.and_then(|before| snapshot.overview.rate(before, sum)).into()
+}
+
+/// Sizes of databases, temporary files, and the server's workers of those allowed.
+fn workers(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
+    let ServerSnapshot { overview, .. } = snapshot;
+    let counts = WorkerCounts::from_snapshot(snapshot);
+    let limits = &overview.limits;
+    let size = format_cell(&overview.database_bytes.into(), ColumnUnit::Bytes);
+    let of = |label, used: usize, limit: Option<i64>| {
+        let limited = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let figure = HeaderFigure::new(label, format!("{}/{limited}", counts.visible(used)));
+        figure.level_of_share(i64::try_from(used).unwrap_or(i64::MAX), limit.unwrap_or(0))
     };
-    format!(
-        "tps {}  rollback {}  rows {}/s  cache {hit}  temp {}/s  wal {}/s  frozen age {}{lag}",
-        count(|o| Some(o.commits)),
-        count(|o| Some(o.rollbacks)),
-        count(|o| Some(o.rows_changed)),
-        format_cell(&rate(|o| Some(o.temp_bytes)), ColumnUnit::Bytes),
-        format_cell(&rate(|o| o.wal_bytes), ColumnUnit::Bytes),
-        format_cell(&now.frozen_age.into(), ColumnUnit::Count),
-    )
+    let mut figures = vec![
+        HeaderFigure::new("size", size),
+        HeaderFigure::new("growth", growth(overview.database_growth)).ranked(2),
+        HeaderFigure::new(
+            "temp files",
+            format!(
+                "{}/s",
+                format_cell(&rate(snapshot, |o| Some(o.temp_files)), ColumnUnit::Count)
+            ),
+        )
+        .ranked(3),
+        of("autovacuum", counts.autovacuum, limits.autovacuum).ranked(1),
+        of("parallel", counts.parallel, limits.parallel).ranked(1),
+        of("workers", counts.processes, limits.processes).ranked(5),
+        of("logical", counts.logical, limits.logical).ranked(6),
+        of("walsenders", counts.wal_senders, limits.wal_senders).ranked(4),
+    ];
+    if let (Some(slots), Some(limit)) = (overview.slots, limits.slots) {
+        let slots_of_limit = HeaderFigure::new("slots", format!("{slots}/{limit}")).ranked(5);
+        figures.push(slots_of_limit.level_of_share(slots, limit));
+    }
+    figures
+}
+
+/// Formats the growth of the databases in bytes per second, with its sign.
+fn growth(bytes: Option<i64>) -> String {
+    match bytes {
+        None => "-".to_owned(),
+        Some(bytes) => {
+            let sign = if bytes > 0 { "+" } else { "" };
+            format!("{sign}{}/s", format_cell(&ViewCell::Integer(bytes), ColumnUnit::Bytes))
+        }
+    }
+}
+
+/// Numbers of the server's workers by kind.
+#[derive(Default)]
+struct WorkerCounts {
+    autovacuum: usize,
+    parallel: usize,
+    logical: usize,
+    wal_senders: usize,
+    /// All background workers, which `max_worker_processes` limits: those for parallel queries and
+    /// logical replication, and those of extensions.
+    processes: usize,
+    /// Processes whose kind the role cannot see.
+    hidden: usize,
+}
+
+/// Processes that are not background workers (`backend_type` in the manual).
+const OTHER_PROCESSES: [&str; 13] = [
+    "archiver",
+    "autovacuum launcher",
+    "background writer",
+    "checkpointer",
+    "io worker",
+    "logger",
+    "slotsync worker",
+    "standalone backend",
+    "startup",
+    "walreceiver",
+    "walsummarizer",
+    "walwriter",
+    "dead-end client backend",
+];
+
+impl WorkerCounts {
+    fn from_snapshot(snapshot: &ServerSnapshot) -> Self {
+        let mut counts = Self::default();
+        for backend in &snapshot.activity.backends {
+            match &backend.kind {
+                None => counts.hidden += usize::from(!backend.is_readable),
+                Some(BackendType::AutovacuumWorker) => counts.autovacuum += 1,
+                Some(BackendType::WalSender) => counts.wal_senders += 1,
+                Some(BackendType::Client) => {}
+                Some(BackendType::ParallelWorker) => {
+                    counts.parallel += 1;
+                    counts.processes += 1;
+                }
+                Some(kind @ BackendType::Other(name)) => {
+                    let is_launcher = name.ends_with("launcher");
+                    let is_logical = kind.is_logical_replication() && !is_launcher;
+                    counts.logical += usize::from(is_logical);
+                    counts.processes += usize::from(!OTHER_PROCESSES.contains(&&**name));
+                }
+            }
+        }
+        counts
+    }
+
+    /// Formats a count as [`SessionCounts::visible`] does.
+    fn visible(&self, count: usize) -> String {
+        SessionCounts { hidden: self.hidden, ..SessionCounts::default() }.visible(count)
+    }
+}
+
+/// Figures of the host that the server runs on.
+fn host(host: &HostFigures) -> Vec<HeaderFigure> {
+    let percent = |share: Option<f64>| format_cell(&share.into(), ColumnUnit::Percent);
+    let rate = |bytes: Option<f64>| format!("{}/s", format_cell(&bytes.into(), ColumnUnit::Bytes));
+    let bytes = |bytes: Option<i64>| format_cell(&bytes.into(), ColumnUnit::Bytes);
+    let is_short = |free: Option<i64>, all: Option<i64>, share: i64| {
+        free.zip(all).is_some_and(|(free, all)| free < all / share)
+    };
+    let mut figures = vec![
+        HeaderFigure::new("host cpu", percent(host.cpu_percent))
+            .warn_if(host.cpu_percent >= Some(90.0)),
+        HeaderFigure::new("io wait", percent(host.io_wait_percent))
+            .warn_if(host.io_wait_percent >= Some(30.0)),
+        HeaderFigure::new(
+            "load",
+            host.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}")),
+        )
+        .ranked(4),
+        HeaderFigure::new(
+            "memory free",
+            format!("{} of {}", bytes(host.available_bytes), bytes(host.memory_bytes)),
+        )
+        .warn_if(is_short(host.available_bytes, host.memory_bytes, 10)),
+        HeaderFigure::new("disk read", rate(host.read_bytes)).ranked(3),
+        HeaderFigure::new("write", rate(host.write_bytes)).ranked(3),
+    ];
+    if host.swap_bytes > Some(0) {
+        let used = host.swap_used_bytes;
+        let free = host.swap_bytes.zip(used).map(|(all, used)| all - used);
+        let swap = format!("{} of {}", bytes(used), bytes(host.swap_bytes));
+        let figure = HeaderFigure::new("swap", swap).warn_if(is_short(free, host.swap_bytes, 2));
+        figures.push(figure.ranked(2));
+    }
+    figures
 }
 
 /// Returns a line with the reason why the figures are outdated, if they are.

@@ -3,19 +3,29 @@
 use ratatui::{
     Frame,
     layout::Rect,
+    style::Style,
     text::{Line, Span},
     widgets::{Block, Clear, Paragraph, Wrap},
 };
 
-use super::Theme;
-use crate::{Model, ScreenKind, model::Overlay, signal_plan::SignalPlan};
+use super::{Theme, help, rows::with_spaces, session};
+use crate::{
+    Model,
+    model::{ChooserEntry, ColumnChooser, Overlay},
+    signal_plan::SignalPlan,
+};
 
 /// Draws the open page, if any, scrolled by the model's offset. Returns the maximum offset in
 /// lines.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> usize {
     let (title, lines) = match &model.overlay {
         Overlay::None | Overlay::Prompt(_) => return 0,
-        Overlay::Help => ("Keys", help(model, theme)),
+        Overlay::Help => ("Keys", help::lines(model, theme, (area.width, area.height))),
+        Overlay::Session => (
+            "Session; Esc: back  c x: cancel, terminate  e: plan  y: copy",
+            session::lines(model, theme, area.width),
+        ),
+        Overlay::Columns(chooser) => return columns(frame, area, chooser, theme),
         Overlay::Privileges => ("What this role cannot see or do", privileges(model, theme)),
         Overlay::Detail(lines) => ("Row", detail(lines, theme)),
         Overlay::Plan(plan) => ("Generic plan; nothing was executed", generic_plan(plan, theme)),
@@ -36,27 +46,24 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
     hidden
 }
 
-/// Lists the key bindings, generated from the keymap in use.
-fn help<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
-    let settings = &model.settings;
-    let mut lines: Vec<Line<'a>> = Vec::new();
-    let screens: Vec<_> = ScreenKind::all()
-        .enumerate()
-        .map(|(at, screen)| match at {
-            0..=8 => format!("{}:{}", at + 1, screen.name()),
-            9 => format!("0:{}", screen.name()),
-            _ => screen.name().to_owned(),
-        })
-        .collect();
-    lines.push(Line::styled(screens.join("  "), theme.strong));
-    for binding in settings.keymap.bindings(settings.is_read_only) {
-        let keys: Vec<_> = binding.keys.iter().map(ToString::to_string).collect();
-        lines.push(Line::raw(format!("{:<14} {}", keys.join(" "), binding.help)));
-    }
-    lines.push(Line::raw(
-        "marks: ! slow, L waits for a lock, B blocks others, x idle in a transaction, + tagged",
-    ));
-    lines
+/// Draws the list of columns, scrolled so that the selected one is visible.
+fn columns(frame: &mut Frame<'_>, area: Rect, chooser: &ColumnChooser, theme: &Theme) -> usize {
+    let entry = |(at, entry): (usize, &ChooserEntry)| {
+        let mark = if entry.is_shown { 'x' } else { ' ' };
+        let text = format!(" [{mark}] {:<16} {}", entry.title, entry.help);
+        let style = if at == chooser.selected { theme.selected } else { Style::new() };
+        Line::styled(text, style)
+    };
+    let lines: Vec<Line<'_>> = chooser.entries.iter().enumerate().map(entry).collect();
+    let height = usize::from(area.height.saturating_sub(2));
+    let first = (chooser.selected + 1).saturating_sub(height);
+    let block = Block::bordered()
+        .title(format!("Columns of {}", chooser.screen_name()))
+        .title_bottom(" Space: toggle  a: all  Enter: use  s: save  Esc: cancel ");
+    let page = Paragraph::new(lines).block(block);
+    frame.render_widget(Clear, area);
+    frame.render_widget(page.scroll((u16::try_from(first).unwrap_or(u16::MAX), 0)), area);
+    0
 }
 
 fn privileges<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
@@ -75,7 +82,7 @@ fn privileges<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
 fn detail<'a>(lines: &'a [(String, String)], theme: &Theme) -> Vec<Line<'a>> {
     let mut shown = Vec::new();
     for (title, value) in lines {
-        let mut parts = value.lines();
+        let mut parts = value.lines().map(with_spaces);
         let first = parts.next().unwrap_or_default();
         shown.push(Line::from(vec![
             Span::styled(format!("{title:<14} "), theme.strong),
@@ -129,7 +136,7 @@ fn confirm<'a>(plan: &'a SignalPlan, theme: &Theme, height: u16) -> Vec<Line<'a>
     };
     lines.push(Line::raw(""));
     lines.push(match plan.signals.len() {
-        0 => Line::styled("no session is left on the list: n goes back", theme.strong),
+        0 => Line::styled("no session is left on the list: any key goes back", theme.strong),
         count => Line::styled(format!("y: {verb} these {count}  n: do not{other}"), theme.strong),
     });
     lines

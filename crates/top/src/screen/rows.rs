@@ -1,6 +1,8 @@
 //! Draws the rows and columns of the table that fit on the screen.
 
-use howdah_collect::ColumnUnit;
+use std::borrow::Cow;
+
+use howdah_collect::{BackendState, ColumnUnit};
 use ratatui::{
     Frame,
     layout::Rect,
@@ -16,8 +18,11 @@ use crate::{
     units::format_cell,
 };
 
-/// Minimum width of the flexible column; a third of the screen's width if that is more.
+/// Minimum width of the flexible column; from [`WIDE`] on a third of the screen's width.
 const FLEX_WIDTH_MIN: u16 = 20;
+
+/// Width from which the flexible column has a third of the screen.
+const WIDE: u16 = 100;
 
 /// Width of the mark and the tag before the first column.
 const GUTTER: u16 = 2;
@@ -40,7 +45,8 @@ pub(super) fn draw(
         return TableGeometry::default();
     };
     let order = model.order.or(model.screen.order());
-    let columns = columns(&table, area.width, model.shift, order);
+    let is_chosen = |name: &str| model.choices.columns.is_visible(model.screen, name);
+    let columns = columns(&table, area.width, model.shift, order, is_chosen);
     let mut lines = vec![title_line(&table, &columns, model, theme, area.width)];
     if table.rows.is_empty() {
         let filtered = if model.filter.0.is_empty() { "" } else { " match the filter" };
@@ -77,19 +83,22 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 
 /// Selects the columns to display, in order, with their widths.
 ///
-/// The sort column is taken first, then as many of the others as fit, lowest ranks first. With a
-/// `shift`, that many columns after the first are skipped, and the others are taken in table order,
-/// so that every column can be reached. The flexible column gets the remaining width.
+/// The sort column is taken first, even if it is not chosen, then as many of the chosen ones as
+/// fit, lowest ranks first. With a `shift`, that many columns after the first are skipped, and the
+/// others are taken in table order, so that every column can be reached. The flexible column gets
+/// the remaining width.
 fn columns(
     table: &ScreenTable,
     width: u16,
     shift: usize,
     order: Option<&str>,
+    is_chosen: impl Fn(&str) -> bool,
 ) -> Vec<(usize, u16)> {
     let table_columns = &table.columns;
     let hidden = shift.min(table_columns.len().saturating_sub(2));
     let is_order = |at: usize| order == Some(table_columns[at].name);
-    let is_reached = |at: usize| at == 0 || at > hidden || is_order(at);
+    let is_reached =
+        |at: usize| is_order(at) || (at == 0 || at > hidden) && is_chosen(table_columns[at].name);
     let width_of = |at: usize| {
         (
             at,
@@ -110,7 +119,7 @@ fn columns(
     let mut left = width.saturating_sub(GUTTER);
     let mut flexible =
         table_columns.iter().position(|head| head.width == 0).filter(|&at| is_reached(at));
-    let flexible_min = FLEX_WIDTH_MIN.max(width / 3);
+    let flexible_min = if width < WIDE { FLEX_WIDTH_MIN } else { width / 3 };
     if flexible.is_some() {
         // If both do not fit, the sort column takes precedence over the flexible one.
         let is_tight = |&at: &usize| is_order(at) && width_of(at).1 + flexible_min + 2 > left;
@@ -143,8 +152,9 @@ fn content_width(table: &ScreenTable, at: usize) -> u16 {
         if needed >= most {
             return head.width;
         }
+        let branch = if at == 0 { row.depth.min(8) } else { 0 };
         needed = match row.cells[at].text() {
-            Some(text) => needed.max(Span::raw(text).width()),
+            Some(text) => needed.max(branch + Span::raw(text).width()),
             None => needed.max(format_cell(&row.cells[at], head.unit).len()),
         };
     }
@@ -187,7 +197,10 @@ fn line(
     let mut text = format!("{}{tag}", row.mark.letter());
     for &(at, width) in columns {
         let head = &table.columns[at];
-        let mut cell = format_cell(&row.cells[at], head.unit);
+        let mut cell = match row.cells[at].text().and_then(short_state) {
+            Some(state) if matches!(head.name, "state" | "session") => state.to_owned(),
+            _ => format_cell(&row.cells[at], head.unit),
+        };
         let is_tree = at == 0 && row.depth > 0;
         if is_tree {
             cell = format!("{}└{cell}", " ".repeat(row.depth.min(8) - 1));
@@ -200,8 +213,36 @@ fn line(
     Line::from(Span::styled(text, style))
 }
 
+/// Returns the short name of a session state whose name does not fit its column. Truncated, two of
+/// them would look alike.
+fn short_state(state: &str) -> Option<&'static str> {
+    Some(match BackendState::parse(state)? {
+        BackendState::IdleInTransaction => "idle in tx",
+        BackendState::IdleInFailedTransaction => "failed tx",
+        BackendState::FastPath => "fastpath",
+        _ => return None,
+    })
+}
+
 fn is_right_aligned(head: &TableColumn) -> bool {
     head.unit != ColumnUnit::Text
+}
+
+/// Replaces tabs by spaces up to the next multiple of eight columns: the terminal library drops
+/// tabs.
+pub(super) fn with_spaces(line: &str) -> Cow<'_, str> {
+    if !line.contains('\t') {
+        return line.into();
+    }
+    let mut spaced = String::new();
+    for (at, part) in line.split('\t').enumerate() {
+        if at > 0 {
+            let gap = 8 - Span::raw(spaced.as_str()).width() % 8;
+            spaced.push_str(&" ".repeat(gap));
+        }
+        spaced.push_str(part);
+    }
+    spaced.into()
 }
 
 /// Pads or truncates `text` to exactly `width` terminal columns. A character may take two.
@@ -239,7 +280,7 @@ mod tests {
     }
 
     fn names(table: &ScreenTable, width: u16, shift: usize, order: &str) -> String {
-        let columns = columns(table, width, shift, Some(order));
+        let columns = columns(table, width, shift, Some(order), |_| true);
         let names: Vec<&str> = columns.iter().map(|(at, _)| table.columns[*at].name).collect();
         names.join(" ")
     }
@@ -265,6 +306,18 @@ mod tests {
                 assert!(shown.split(' ').any(|name| name == "d"), "{width} {shift}: {shown}");
             }
         }
+    }
+
+    #[test]
+    fn hidden_columns_are_shown_only_to_sort_by_them() {
+        let table = sample_table();
+        let names = |order| {
+            let chosen = columns(&table, 200, 0, Some(order), |name| matches!(name, "a" | "c"));
+            let names: Vec<&str> = chosen.iter().map(|(at, _)| table.columns[*at].name).collect();
+            names.join(" ")
+        };
+        assert_eq!(names("a"), "a c");
+        assert_eq!(names("d"), "a c d");
     }
 
     #[test]

@@ -332,13 +332,159 @@ fn every_screen_at_three_sizes() {
 #[test]
 fn long_page_can_be_scrolled_to_its_end() {
     let mut model = model();
-    model.overlay = Overlay::Help;
+    let line = |number: usize| (format!("{number}"), "x".to_owned());
+    model.overlay = Overlay::Detail((1..100).map(line).collect());
     let first = picture(&mut model, 80, 24);
     assert!(first.contains("more lines: ↓"), "{first}");
     model.scroll = 1000;
     let last = picture(&mut model, 80, 24);
-    assert!(last.contains("+ tagged") && last.contains(" 0 more lines"), "{last}");
+    assert!(last.contains("99  ") && last.contains(" 0 more lines"), "{last}");
     assert!(model.scroll < 1000);
+}
+
+#[test]
+fn help_fits_usual_terminals() {
+    for keymap in
+        [crate::keys::Keymap::Default, crate::keys::Keymap::Pgtop, crate::keys::Keymap::PgActivity]
+    {
+        for (width, height) in [(80, 24), (120, 40)] {
+            let mut model = model();
+            model.settings.keymap = keymap;
+            model.overlay = Overlay::Help;
+            let help = picture(&mut model, width, height);
+            assert!(!help.contains("more lines"), "{help}");
+            for part in ["marks: ! slow", "Screens", "Sessions", "cancel the statement", "quit"] {
+                assert!(help.contains(part), "{part}: {help}");
+            }
+            // Descriptions are not cut: the right border is on each line.
+            let bodies = help.lines().skip(1).take(usize::from(height) - 3);
+            assert!(bodies.clone().all(|line| line.trim_matches('"').ends_with('│')), "{help}");
+        }
+    }
+}
+
+#[test]
+fn tabs_of_a_statement_are_kept() {
+    let mut model = model();
+    let lines = vec![("Query".to_owned(), "select\n\ta,\n  b\tc".to_owned())];
+    model.overlay = Overlay::Detail(lines);
+    let page = picture(&mut model, 80, 24);
+    assert!(page.contains("│        a,") && page.contains("│  b     c"), "{page}");
+}
+
+#[test]
+fn states_of_idle_transactions_differ() {
+    let mut model = model();
+    let backends = vec![
+        backend(1, BackendState::IdleInTransaction, 5, "select 1"),
+        backend(2, BackendState::IdleInFailedTransaction, 5, "select 2"),
+    ];
+    let snapshot = Arc::new(snapshot(NOW_US, backends));
+    model.update(ModelMessage::Health(0, ServerHealth::Read(snapshot)));
+    let picture = picture(&mut model, 80, 24);
+    assert!(picture.contains("idle in tx") && picture.contains("failed tx "), "{picture}");
+}
+
+#[test]
+fn idle_blocker_is_marked_as_blocking() {
+    let activity = picture(&mut model(), 100, 24);
+    let row = |pid: &str| {
+        let mut lines = activity.lines().filter(|line| !line.contains('▲'));
+        let line = lines.find(|line| line.contains(pid) && line.contains("orders"));
+        line.unwrap_or_default().trim_start_matches('"').chars().next()
+    };
+    assert_eq!((row(" 101 "), row(" 102 ")), (Some('B'), Some('L')), "{activity}");
+}
+
+#[test]
+fn session_page_at_three_sizes() {
+    let page = || {
+        let mut model = model();
+        let mut snapshot = (**model.snapshot().unwrap()).clone();
+        let lock = |mode: &str, object: &str, is_granted| howdah_collect::SessionLock {
+            mode: mode.into(),
+            object: object.into(),
+            is_granted,
+            waited_us: (!is_granted).then_some(12_000_000),
+        };
+        // A start time would depend on the time zone.
+        snapshot.activity.backends[1].started_us = 0;
+        snapshot.session = Some(Arc::new(howdah_collect::SessionDetails {
+            pid: 102,
+            locks: vec![
+                lock("ShareLock", "transaction 4711", false),
+                lock("RowExclusiveLock", "orders", true),
+            ],
+            lock_count: 2,
+            progress: None,
+            io: Some(vec![howdah_collect::BackendIo {
+                target: "relation normal".into(),
+                hits: 1234,
+                reads: (12, 98_304),
+                writes: (0, 0),
+                extends: (1, 8192),
+            }]),
+            wal_bytes: Some(4096),
+        }));
+        model.update(ModelMessage::Health(0, ServerHealth::Read(Arc::new(snapshot))));
+        model.selected = Some(crate::table::RowId::Session(102, 0));
+        model.command(KeyCommand::Detail);
+        model
+    };
+    insta::assert_snapshot!(at_three_sizes(page));
+}
+
+#[test]
+fn column_list_at_three_sizes() {
+    insta::assert_snapshot!(at_three_sizes(|| {
+        let mut model = model();
+        model.command(KeyCommand::Columns);
+        model
+    }));
+}
+
+#[test]
+fn hidden_column_is_not_drawn() {
+    let mut model = filled(ScreenKind::Activity);
+    let choice: crate::ColumnChoice = "activity=pid,application".parse().unwrap();
+    model.choices.columns.add(choice);
+    let picture = picture(&mut model, 80, 24);
+    let titles = picture.lines().find(|line| line.contains("Pid")).unwrap_or_default();
+    assert!(titles.contains("Application") && titles.contains("Time↓"), "{picture}");
+    assert!(!titles.contains("State") && !titles.contains("Query"), "{picture}");
+}
+
+#[test]
+fn header_shows_workers_and_sizes() {
+    let mut model = model();
+    let mut snapshot = (**model.snapshot().unwrap()).clone();
+    snapshot.overview.limits = howdah_collect::WorkerLimits {
+        autovacuum: Some(3),
+        processes: Some(8),
+        parallel: Some(8),
+        logical: Some(4),
+        wal_senders: Some(10),
+        slots: Some(10),
+    };
+    snapshot.overview.slots = Some(9);
+    snapshot.overview.database_bytes = Some(3 << 30);
+    snapshot.overview.database_growth = Some(2048);
+    let kinds = ["logical replication launcher", "logical replication apply worker", "pg_cron"];
+    for (pid, kind) in (200..).zip(kinds) {
+        let kind = Some(BackendType::Other(kind.into()));
+        snapshot
+            .activity
+            .backends
+            .push(BackendActivity { kind, ..backend(pid, BackendState::Idle, 1, "") });
+    }
+    model.update(ModelMessage::Health(0, ServerHealth::Read(Arc::new(snapshot))));
+    let wide = picture(&mut model, 160, 24);
+    let line = "size 3.0GB  growth +2.0kB/s  temp files -/s  autovacuum 0/3  parallel 1/8  \
+        workers 4/8  logical 1/4  walsenders 0/10  slots 9/10";
+    assert!(wide.contains(line), "{wide}");
+    // The slots are nearly used up, so they are among the first to be shown.
+    let narrow = picture(&mut model, 80, 24);
+    assert!(narrow.contains("size 3.0GB") && narrow.contains("slots 9/10"), "{narrow}");
 }
 
 #[test]
@@ -353,6 +499,7 @@ fn local_host_has_figures() {
         available_bytes: Some(3 << 30),
         read_bytes: Some(1_500_000.0),
         write_bytes: None,
+        ..Default::default()
     });
     model.update(ModelMessage::Health(0, ServerHealth::Read(Arc::new(snapshot))));
     let picture = picture(&mut model, 120, 12);

@@ -35,6 +35,8 @@ pub(crate) struct Theme {
     pub(crate) faint: Style,
     /// Style of failures and alerts.
     pub(crate) bad: Style,
+    /// Style of what needs attention.
+    pub(crate) warn: Style,
     /// Style of the selected row.
     pub(crate) selected: Style,
     /// Style of the line that tells the user that the past is displayed.
@@ -99,6 +101,7 @@ impl Theme {
                 strong: bold,
                 faint: plain.fg(Color::DarkGray),
                 bad: bold.fg(Color::LightRed),
+                warn: bold.fg(Color::Yellow),
                 selected: reversed,
                 past: bold.fg(Color::Black).bg(Color::Yellow),
                 marks: [
@@ -116,6 +119,7 @@ impl Theme {
                 strong: bold,
                 faint: plain.fg(Color::DarkGray),
                 bad: bold.fg(Color::Red),
+                warn: bold.fg(Color::Black).bg(Color::Yellow),
                 selected: reversed,
                 past: bold.fg(Color::White).bg(Color::Blue),
                 marks: [
@@ -134,6 +138,7 @@ impl Theme {
                 strong: bold.fg(Color::White),
                 faint: plain.fg(Color::White),
                 bad: bold.fg(Color::White).bg(Color::Red),
+                warn: bold.fg(Color::Black).bg(Color::LightYellow),
                 selected: bold.fg(Color::Black).bg(Color::LightCyan),
                 past: bold.fg(Color::Black).bg(Color::LightYellow),
                 marks: [
@@ -151,6 +156,7 @@ impl Theme {
                 strong: bold,
                 faint: dim,
                 bad: bold,
+                warn: bold,
                 selected: reversed,
                 past: bold.add_modifier(Modifier::REVERSED),
                 marks: [plain, dim, plain, plain, bold, bold],

@@ -1,9 +1,9 @@
 //! Sessions as rows, with parallel workers below their leader.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use howdah_collect::{
-    BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, SqlText, ViewCell,
+    BackendActivity, BackendState, BackendType, BackendWait, Blocker, ColumnUnit, ViewCell,
 };
 
 use super::{
@@ -19,11 +19,8 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
     30,
     "its client, according to the pooler",
 )
-.ranked(4)
+.ranked(5)
 .shrinking();
-
-/// Index of the time column in [`COLUMNS`].
-const TIME_COLUMN: usize = 3;
 
 /// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
@@ -38,7 +35,7 @@ const PROCESS_COLUMNS: [TableColumn; 4] = [
         6,
         "processor time of its process, in percent of one processor",
     )
-    .ranked(4),
+    .ranked(5),
     TableColumn::new("read", "Read/s", ColumnUnit::Bytes, 7, "bytes that it reads from disks")
         .ranked(6),
     TableColumn::new("write", "Write/s", ColumnUnit::Bytes, 8, "bytes that it writes to disks")
@@ -60,12 +57,12 @@ const PROCESS_COLUMN: usize = 6;
 const COLUMNS: [TableColumn; 15] = [
     TableColumn {
         is_key: true,
-        ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 8, "the process").ranked(0)
+        ..TableColumn::new("pid", "Pid", ColumnUnit::Count, 7, "the process").ranked(0)
     },
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database")
         .ranked(9)
         .shrinking(),
-    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(5).shrinking(),
+    TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").ranked(4).shrinking(),
     TableColumn::new(
         "time",
         "Time",
@@ -75,7 +72,7 @@ const COLUMNS: [TableColumn; 15] = [
     )
     .ranked(1),
     TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(2),
-    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "its wait event").ranked(3),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 20, "its wait event").ranked(3),
     TableColumn::new("application", "Application", ColumnUnit::Text, 14, "its application_name")
         .shrinking(),
     TableColumn::new("client", "Client", ColumnUnit::Text, 15, "its client's address").shrinking(),
@@ -139,7 +136,8 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
             None => leaders.push(at),
         }
     }
-    let mut shared_cells = SharedCells::default();
+    let blocking = blocking_pids(backends);
+    let mut shared_cells = SharedCells { blocking, ..SharedCells::default() };
     let mut row = |at, depth| row(snapshot, at, depth, options, &mut shared_cells);
     let mut rows = Vec::with_capacity(leaders.len());
     for at in leaders {
@@ -149,15 +147,22 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Screen
     }
     // Workers whose leader is not displayed.
     rows.extend(helpers.into_values().flatten().map(|at| row(at, 0)));
+    let mut columns = columns(snapshot.processes.is_some(), snapshot.pooled_clients.is_some());
+    let time = columns.iter_mut().find(|column| column.name == "time");
+    time.into_iter().for_each(|column| column.title = options.time.title());
+    ScreenTable { columns, rows }
+}
+
+/// Returns the columns, with those of local processes and of poolers if there are any.
+pub(super) fn columns(has_processes: bool, has_poolers: bool) -> Vec<TableColumn> {
     let mut columns = COLUMNS.to_vec();
-    columns[TIME_COLUMN].title = options.time.title();
-    if snapshot.processes.is_some() {
+    if has_processes {
         columns.splice(PROCESS_COLUMN..PROCESS_COLUMN, PROCESS_COLUMNS);
     }
-    if snapshot.pooled_clients.is_some() {
+    if has_poolers {
         columns.insert(POOLED_COLUMN, POOLED);
     }
-    ScreenTable { columns, rows }
+    columns
 }
 
 fn contains_pid(backends: &[BackendActivity], pid: i32) -> bool {
@@ -174,13 +179,29 @@ fn is_of_interest(backend: &BackendActivity) -> bool {
     }
 }
 
+/// Process ids of the sessions that others wait for.
+pub(super) fn blocking_pids(backends: &[BackendActivity]) -> HashSet<i32> {
+    let blockers = backends.iter().flat_map(|backend| &backend.blockers);
+    let pid = |blocker: &Blocker| match blocker {
+        Blocker::Process(pid) => Some(*pid),
+        Blocker::Prepared => None,
+    };
+    blockers.filter_map(pid).collect()
+}
+
 /// Returns the mark for a session's state; the most urgent one if several apply.
-pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<f64>) -> RowMark {
+pub(super) fn mark(
+    backend: &BackendActivity,
+    now_us: i64,
+    slow_seconds: Option<f64>,
+    is_blocking: bool,
+) -> RowMark {
     let runs = matches!(backend.state, Some(BackendState::Active | BackendState::FastPath));
     let lasted = backend.duration(now_us).unwrap_or(0.0);
     match backend.state {
         _ if runs && slow_seconds.is_some_and(|slow| lasted > slow) => RowMark::Slow,
         _ if !backend.blockers.is_empty() => RowMark::Waiting,
+        _ if is_blocking => RowMark::Blocking,
         Some(state) if state.is_idle_in_transaction() => RowMark::IdleInTransaction,
         Some(BackendState::Idle) => RowMark::Idle,
         _ => RowMark::None,
@@ -188,12 +209,13 @@ pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<
 }
 
 /// Cells shared by many rows, each created once, because building ten thousand rows must not delay
-/// a redraw.
+/// a redraw, and the sessions that block others.
 #[derive(Default)]
 struct SharedCells<'a> {
     states: HashMap<BackendState, ViewCell>,
     kinds: HashMap<&'a BackendType, ViewCell>,
     waits: HashMap<&'a BackendWait, ViewCell>,
+    blocking: HashSet<i32>,
 }
 
 impl<'a> SharedCells<'a> {
@@ -245,7 +267,7 @@ fn row<'a>(
         backend.xmin_age.into(),
         readable(backend.kind.as_ref().map(|kind| shared_cells.kind(kind)).into()),
         backend.query_id.map(|id| id.to_string().as_str().into()).unwrap_or(ViewCell::Null),
-        readable(backend.query.as_ref().map(SqlText::to_shared_line).into()),
+        readable(backend.query.as_ref().map(|query| options.statement(query)).into()),
     ];
     if let Some(processes) = &snapshot.processes {
         cells.splice(PROCESS_COLUMN..PROCESS_COLUMN, process_cells(processes.get(&backend.pid)));
@@ -256,7 +278,12 @@ fn row<'a>(
     TableRow {
         cells,
         key: RowId::Session(backend.pid, backend.started_us),
-        mark: mark(backend, now_us, options.slow_seconds),
+        mark: mark(
+            backend,
+            now_us,
+            options.slow_seconds,
+            shared_cells.blocking.contains(&backend.pid),
+        ),
         depth,
         backend: Some(at),
     }

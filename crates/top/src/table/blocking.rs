@@ -1,6 +1,6 @@
 //! Lock wait trees as rows.
 
-use howdah_collect::{BackendState, BlockingNode, BlockingTrees, ColumnUnit, SqlText, ViewCell};
+use howdah_collect::{BackendState, BlockingNode, BlockingTrees, ColumnUnit, ViewCell};
 
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, activity, clients};
 use crate::ServerSnapshot;
@@ -12,6 +12,8 @@ const COLUMNS: [TableColumn; 11] = [
     TableColumn {
         is_key: true,
         ..TableColumn::new("pid", "Pid", ColumnUnit::Text, 16, "the process, below its blocker")
+            .ranked(0)
+            .shrinking()
     },
     TableColumn::new(
         "victims",
@@ -19,10 +21,12 @@ const COLUMNS: [TableColumn; 11] = [
         ColumnUnit::Count,
         7,
         "how many wait for it, directly or not",
-    ),
-    TableColumn::new("blocked", "Blocked", ColumnUnit::Seconds, 7, "how long it has waited"),
-    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 22, "its wait event"),
-    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state"),
+    )
+    .ranked(3),
+    TableColumn::new("blocked", "Blocked", ColumnUnit::Seconds, 7, "how long it has waited")
+        .ranked(1),
+    TableColumn::new("wait", "Waits for", ColumnUnit::Text, 20, "its wait event").ranked(2),
+    TableColumn::new("state", "State", ColumnUnit::Text, 10, "its state").ranked(4),
     TableColumn::new("time", "Time", ColumnUnit::Seconds, 7, "how long it has been in that state"),
     TableColumn::new("database", "Database", ColumnUnit::Text, 12, "its database").shrinking(),
     TableColumn::new("user", "User", ColumnUnit::Text, 12, "its role").shrinking(),
@@ -35,11 +39,16 @@ const COLUMNS: [TableColumn; 11] = [
 pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> ScreenTable {
     let trees = BlockingTrees::from_activity(&snapshot.activity);
     let rows = trees.nodes.iter().map(|node| row(snapshot, node, options)).collect();
+    ScreenTable { columns: columns(snapshot.pooled_clients.is_some()), rows }
+}
+
+/// Returns the columns, with that of poolers if there are any.
+pub(super) fn columns(has_poolers: bool) -> Vec<TableColumn> {
     let mut columns = COLUMNS.to_vec();
-    if snapshot.pooled_clients.is_some() {
+    if has_poolers {
         columns.insert(POOLED_COLUMN, activity::POOLED);
     }
-    ScreenTable { columns, rows }
+    columns
 }
 
 fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -> TableRow {
@@ -75,7 +84,12 @@ fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -
         of(|backend, _| backend.user.clone().into()),
         of(|backend, _| backend.application.clone().into()),
         (!also.is_empty()).then(|| also.join(" ")).as_deref().into(),
-        readable(of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into())),
+        readable(
+            backend
+                .and_then(|backend| backend.query.as_ref())
+                .map(|query| options.statement(query))
+                .into(),
+        ),
     ];
     if let Some(pooled) = &snapshot.pooled_clients {
         cells.insert(
@@ -85,7 +99,7 @@ fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -
     }
     let mark = match backend {
         _ if node.depth == 0 => RowMark::Blocking,
-        Some(backend) => activity::mark(backend, now_us, options.slow_seconds),
+        Some(backend) => activity::mark(backend, now_us, options.slow_seconds, false),
         None => RowMark::Waiting,
     };
     TableRow {

@@ -1,16 +1,19 @@
 //! Pooler clients as rows, each with its session on this server.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use howdah_collect::{
-    BackendActivity, BackendState, ColumnUnit, PooledBackend, PoolerClient, SqlText, ViewCell,
+    BackendActivity, BackendState, ColumnUnit, PooledBackend, PoolerClient, ViewCell,
 };
 
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, activity};
 use crate::{PooledClients, ServerSnapshot};
 
 /// Columns of the clients screen.
-const COLUMNS: [TableColumn; 11] = [
+pub(super) const COLUMNS: [TableColumn; 11] = [
     TableColumn {
         is_key: true,
         ..TableColumn::new("address", "Client", ColumnUnit::Text, 21, "the client's address")
@@ -51,13 +54,14 @@ pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Option
     };
     let places: HashMap<PooledBackend, usize> =
         backends.iter().enumerate().filter_map(pooled_backend).collect();
+    let blocking = activity::blocking_pids(backends);
     let rows = pooled.clients.iter().filter_map(|client| {
         let at = client.backend.and_then(|pooled_backend| places.get(&pooled_backend).copied());
         // A client linked to a session of another server does not belong here.
         let is_elsewhere = client.backend.is_some() && at.is_none();
         let is_idle = client.backend.is_none() && client.wait_seconds.is_none();
         (!is_elsewhere && (options.with_idle || !is_idle))
-            .then(|| row(snapshot, client, at, options))
+            .then(|| row(snapshot, client, at, options, &blocking))
     });
     Some(ScreenTable { columns: COLUMNS.to_vec(), rows: rows.collect() })
 }
@@ -67,6 +71,7 @@ fn row(
     client: &PoolerClient,
     at: Option<usize>,
     options: &TableOptions,
+    blocking: &HashSet<i32>,
 ) -> TableRow {
     let now_us = snapshot.activity.taken_us;
     let backend = at.and_then(|at| snapshot.activity.backends.get(at));
@@ -91,10 +96,16 @@ fn row(
                 .map(|wait| wait.to_string().as_str().into())
                 .unwrap_or(ViewCell::Null)
         }),
-        of(|backend, _| backend.query.as_ref().map(SqlText::to_shared_line).into()),
+        backend
+            .and_then(|backend| backend.query.as_ref())
+            .map(|query| options.statement(query))
+            .into(),
     ];
     let mark = match backend {
-        Some(backend) => activity::mark(backend, now_us, options.slow_seconds),
+        Some(backend) => {
+            let is_blocking = blocking.contains(&backend.pid);
+            activity::mark(backend, now_us, options.slow_seconds, is_blocking)
+        }
         None if client.wait_seconds.is_some() => RowMark::Waiting,
         None => RowMark::Idle,
     };

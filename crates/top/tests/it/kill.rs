@@ -84,6 +84,8 @@ fn wait_for_snapshot(
         idle_texts: false,
         view: None,
         all_views: false,
+        sizes: false,
+        session: None,
         full_texts: true,
     };
     let sampler = ServerSampler::start(target.clone(), Poolers::default(), what, move |health| {

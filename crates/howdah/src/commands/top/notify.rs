@@ -3,6 +3,7 @@
 use std::{fs, io::Read as _, path::Path, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
+use howdah_connect::Environment;
 use howdah_top::{
     AlertConfig, AlertEngine,
     audit::Audit,
@@ -103,8 +104,11 @@ impl NotifyArgs {
     /// Opens the audit log. Failing to open it is an error, because the user relies on it.
     fn audit(&self) -> anyhow::Result<Option<Audit>> {
         let Some(path) = &self.audit_log else { return Ok(None) };
-        let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
-        Ok(Some(Audit::open(path, user.unwrap_or_else(|_| "-".to_owned()))?))
+        let user = std::env::var("SUDO_USER").ok().filter(|name| !name.is_empty());
+        let user = user
+            .or_else(|| Environment::from_process().os_user().map(str::to_owned))
+            .unwrap_or_else(|| format!("uid {}", rustix::process::geteuid().as_raw()));
+        Ok(Some(Audit::open(path, user)?))
     }
 
     fn webhook_senders(&self) -> anyhow::Result<Vec<WebhookSender>> {
