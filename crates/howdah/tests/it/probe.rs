@@ -402,6 +402,8 @@ fn waits_are_grouped_by_session_between_marks() {
         let mut input = probe.stdin.take().unwrap();
         input.write_all(b"deployed\n").unwrap();
         let first = until("mark");
+        // Samples between the marks.
+        until("interval");
         input.write_all(b"settled\n").unwrap();
         let second = until("mark");
         kill_process(Pid::from_child(&probe), Signal::TERM).unwrap();
