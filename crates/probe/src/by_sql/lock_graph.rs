@@ -117,7 +117,7 @@ fn graph_node(
         transaction: lock.transaction,
         age: backend.and_then(|backend| backend.blocked_since_us).map(age),
     });
-    let client = backend.and_then(|backend| backend.client_name()).map(str::to_owned);
+    let client = backend.and_then(BackendActivity::client_name).map(str::to_owned);
     let text = |name: fn(&BackendActivity) -> Option<&str>| {
         backend.and_then(name).map(|text| sanitized_line(text).into_owned())
     };

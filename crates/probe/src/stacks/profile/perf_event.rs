@@ -340,7 +340,9 @@ mod tests {
         let mut samples = 0;
         while samples == 0 {
             assert!(start.elapsed().as_secs() < 60, "no sample");
-            (0..100_000_u64).for_each(|number| drop(std::hint::black_box(number)));
+            for number in 0..100_000_u64 {
+                let _ = std::hint::black_box(number);
+            }
             event.drain(|record| {
                 samples += u32::from(matches!(record, PerfRecord::Stack { .. }));
             });
