@@ -210,6 +210,16 @@ impl BackendActivity {
         (self.pid, self.started_us)
     }
 
+    /// Returns the client's address, or `[local]` for a Unix socket; `None` for the server's own
+    /// processes, and where the role may not see it.
+    pub fn client_name(&self) -> Option<&str> {
+        match (&self.client, self.client_port) {
+            (Some(client), _) => Some(client),
+            (None, Some(-1)) => Some("[local]"),
+            (None, _) => None,
+        }
+    }
+
     /// Whether this may be a client's session, as far as the role can tell. The backend type of a
     /// hidden session is hidden, too; a database distinguishes it from the server's own processes,
     /// but not from background workers that are connected to a database.

@@ -71,6 +71,11 @@ pub struct WaitedLock {
     /// Oids of the database (0 for a shared catalog) and of the relation, if the lock is on one, on
     /// a part of one, or on the transaction that has changed a row of it.
     pub relation: Option<(u32, u32)>,
+    /// Page and number of the row, if the process waits for a row, or for the transaction that has
+    /// changed one.
+    pub row: Option<(u32, u16)>,
+    /// Id of the transaction that the process waits for.
+    pub transaction: Option<u32>,
 }
 
 /// A prepared transaction, which holds locks without a session.
@@ -127,11 +132,13 @@ pub(crate) fn sql(version: ServerVersion) -> String {
 /// that waits for another's transaction usually has the lock of the row that both change, which
 /// names the relation.
 const WAITED_LOCKS: &str = "\
-    WITH l AS (SELECT pid, locktype, mode, database, relation, granted FROM pg_locks \
-      WHERE NOT granted OR locktype = 'tuple') \
+    WITH l AS (SELECT pid, locktype, mode, database, relation, page, tuple, transactionid, granted \
+      FROM pg_locks WHERE NOT granted OR locktype = 'tuple') \
     SELECT w.pid, w.locktype, w.mode, coalesce(w.database, t.database), \
-      coalesce(w.relation, t.relation) FROM l w LEFT JOIN LATERAL (SELECT o.database, o.relation \
-      FROM l o WHERE o.pid = w.pid AND o.granted LIMIT 1) t ON w.locktype = 'transactionid' \
+      coalesce(w.relation, t.relation), coalesce(w.page, t.page), coalesce(w.tuple, t.tuple), \
+      w.transactionid \
+    FROM l w LEFT JOIN LATERAL (SELECT o.database, o.relation, o.page, o.tuple FROM l o \
+      WHERE o.pid = w.pid AND o.granted LIMIT 1) t ON w.locktype = 'transactionid' \
     WHERE NOT w.granted LIMIT 1000";
 
 /// Selects no row on a standby.
@@ -206,6 +213,8 @@ impl MonitorConnection {
                 kind: sanitized_line(&row.text(1)?).into_owned(),
                 mode: sanitized_line(&row.text(2)?).into_owned(),
                 relation: oid(3).zip(oid(4)),
+                row: oid(5).zip(row.text(6).and_then(|text| text.parse().ok())),
+                transaction: oid(7),
             })
         };
         Ok(result.rows.iter().filter_map(lock).collect())

@@ -7,6 +7,8 @@
 
 mod blockers;
 mod counters;
+mod identities;
+mod lock_graph;
 mod locks;
 mod lwlocks;
 mod waits;
@@ -18,6 +20,8 @@ use howdah_collect::{CollectError, MonitorConnection};
 pub(crate) use self::blockers::BlockerMonitor;
 pub use self::{
     counters::{CompletedCheckpoint, OperationCounts, SqlCheckpoints, SqlIo, SqlSweep, SqlWal},
+    identities::IdentityMonitor,
+    lock_graph::{LockGraph, LockGraphNode, LockWait},
     locks::{EndedLockWait, SqlExtensions, SqlLocks},
     lwlocks::{LwLockSamples, SampledTime},
     waits::{SqlWaits, UnknownWaitEvents},

@@ -34,6 +34,8 @@ pub enum CostClass {
     Waits,
     /// Paid by every call of a frequently called function, but bounded by a budget.
     Calls,
+    /// A few microseconds per sample of a running process, or each time that it leaves the CPU.
+    Stacks,
 }
 
 /// The functions, USDT probes or variable of the server that a probe uses.
@@ -44,6 +46,10 @@ enum ProbeTarget {
     Calls(durations::ProbeMetric),
     /// The symbol of a variable in the memory of the server.
     Memory(&'static str),
+    /// Events of the kernel, which use no code of the server.
+    Kernel,
+    /// System views.
+    Views(&'static str),
 }
 
 /// The probes, in the order of `howdah probe list`.
@@ -77,11 +83,25 @@ pub const PROBES: &[ProbeEntry] = &[
         target: ProbeTarget::Memory("my_wait_event_info"),
     },
     ProbeEntry {
+        name: "profile",
+        description: "functions in which processes run, or for which they leave the CPU: samples, seconds, as flame graph",
+        sources: &[ProbeSource::Perf],
+        cost: CostClass::Stacks,
+        target: ProbeTarget::Kernel,
+    },
+    ProbeEntry {
         name: "locks",
         description: "waits for heavyweight locks: count, min, mean, p50, p99, max, by lock",
         sources: &[ProbeSource::Bpf, ProbeSource::Sql],
         cost: CostClass::Waits,
         target: ProbeTarget::Calls(durations::ProbeMetric::Locks),
+    },
+    ProbeEntry {
+        name: "lock-graph",
+        description: "sessions that wait for locks now: for which lock, row or transaction, and who blocks them",
+        sources: &[ProbeSource::Sql],
+        cost: CostClass::Free,
+        target: ProbeTarget::Views("pg_locks, pg_stat_activity"),
     },
     ProbeEntry {
         name: "lwlocks",
@@ -127,6 +147,8 @@ impl ProbeEntry {
         let usdt_probes = || checkpoints::all_usdt_names().map(|name| format!("usdt {name}"));
         match self.target {
             ProbeTarget::Calls(metric) => metric.points(server),
+            ProbeTarget::Kernel => vec!["perf events".to_owned()],
+            ProbeTarget::Views(names) => vec![names.to_owned()],
             ProbeTarget::Memory(symbol) => vec![format!("memory {symbol}")],
             ProbeTarget::Extension => extend::SYMBOLS.map(str::to_owned).into(),
             ProbeTarget::Checkpoints => match server.map(checkpoints::usdt_names) {
@@ -146,6 +168,7 @@ impl fmt::Display for CostClass {
             Self::Rare => "rare events",
             Self::Waits => "waits only",
             Self::Calls => "every call, within a budget",
+            Self::Stacks => "samples, or switches",
         })
     }
 }

@@ -45,6 +45,8 @@ pub enum ProbeSource {
     Memory,
     /// SQL queries on the server's system views.
     Sql,
+    /// Events of the kernel with the stacks of the server's processes.
+    Perf,
 }
 
 /// A checkpoint or a part of one, as nested in the diagram above.
@@ -205,6 +207,7 @@ impl ProbeSource {
             Self::Bpf => "bpf",
             Self::Memory => "memory",
             Self::Sql => "sql",
+            Self::Perf => "perf",
         }
     }
 }

@@ -33,7 +33,8 @@ impl ClockOffset {
     }
 }
 
-fn monotonic_ns() -> u64 {
+/// Returns the time of `CLOCK_MONOTONIC`.
+pub(crate) fn monotonic_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, ns) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + ns

@@ -27,6 +27,14 @@ pub enum ProbeError {
         /// The name of the probe.
         probe: &'static str,
     },
+    /// The kernel did not record the stacks of a process.
+    #[error("cannot record the stacks of process {pid}: needs CAP_PERFMON (or root)")]
+    StackEvents {
+        /// Id of the process.
+        pid: u32,
+        /// The system error.
+        source: io::Error,
+    },
     /// The server currently has no process of this kind.
     #[error(
         "the server has no {kind} process: it may be starting, stopping, or in crash recovery; try again when it accepts connections"

@@ -82,29 +82,45 @@ impl ScriptTarget {
     }
 }
 
+/// Writes the script for extension locks. Locks of a thread are numbered by depth, because one may
+/// be taken inside another.
 fn write_extension_locks(text: &mut String, target: ScriptTarget) -> fmt::Result {
-    let (lock, unlock) = extend::FUNCTIONS;
+    let [lock, try_lock, unlock] = extend::SYMBOLS;
     let filter = target.filter();
+    let entry = |symbol| target.probe_spec("uprobe", symbol);
+    let exit = |symbol| target.probe_spec("uretprobe", symbol);
+    writeln!(text, "{} /{filter}/ {{", entry(lock))?;
+    writeln!(text, "    @depth[tid]++; @requested[tid, @depth[tid]] = nsecs;\n}}")?;
     writeln!(
         text,
-        "{} /{filter}/ {{ @requested[tid] = nsecs; }}",
-        target.probe_spec("uprobe", lock)
-    )?;
-    writeln!(
-        text,
-        "{} /@requested[tid]/ {{
-    $wait = nsecs - @requested[tid];
+        "{} /@requested[tid, @depth[tid]]/ {{
+    $wait = nsecs - @requested[tid, @depth[tid]];
     @waits = count(); @wait_ns = sum($wait); @wait_us = hist($wait / 1000);
-    @acquired[tid] = nsecs; delete(@requested[tid]);
+    @acquired[tid, @depth[tid]] = nsecs; delete(@requested[tid, @depth[tid]]);
 }}",
-        target.probe_spec("uretprobe", lock)
+        exit(lock)
+    )?;
+    writeln!(text, "{} /{filter}/ {{ @trying[tid] = 1; }}", entry(try_lock))?;
+    writeln!(
+        text,
+        "{} /@trying[tid]/ {{
+    if (retval & 0xff) {{ @depth[tid]++; @acquired[tid, @depth[tid]] = nsecs; }}
+    delete(@trying[tid]);
+}}",
+        exit(try_lock)
     )?;
     writeln!(
         text,
-        "{} /@acquired[tid]/ {{ @hold_us = hist((nsecs - @acquired[tid]) / 1000); delete(@acquired[tid]); }}",
-        target.probe_spec("uprobe", unlock)
+        "{} /@acquired[tid, @depth[tid]]/ {{
+    $hold = nsecs - @acquired[tid, @depth[tid]];
+    @holds = count(); @hold_ns = sum($hold); @hold_us = hist($hold / 1000);
+    delete(@acquired[tid, @depth[tid]]);
+    if (@depth[tid] > 1) {{ @inner = count(); }}
+    @depth[tid]--;
+}}",
+        entry(unlock)
     )?;
-    writeln!(text, "END {{ clear(@requested); clear(@acquired); }}")
+    writeln!(text, "END {{ clear(@requested); clear(@acquired); clear(@trying); clear(@depth); }}")
 }
 
 fn write_call(

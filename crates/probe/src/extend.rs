@@ -9,11 +9,10 @@
 //! ConditionalLockRelationForExtension ► returns true ──hold──► the same
 //! ```
 //!
-//! BPF programs at these points keep open locks in a map by thread and send one event of 56 bytes
-//! for each released lock. A lock released by an error is never reported: the thread's next lock
-//! replaces it in the map. A lock taken while the thread holds another (a free space map that grows
-//! with its table) replaces the outer one, too: the inner lock is reported, and the outer one is
-//! counted as a lock without a start.
+//! BPF programs at these points store open locks in a map by thread and send one event of 56 bytes
+//! for each released lock. A lock taken while the thread holds another (a free space map that grows
+//! with its table) is an event as well; the other one's hold includes it. A lock released by an
+//! error is never reported.
 //!
 //! Source: `lmgr.c`, the same in 14 to 18.
 
@@ -29,7 +28,7 @@ use std::{
 
 use howdah_inspect::RunningServer;
 
-pub use self::summary::ExtensionSummary;
+pub use self::summary::{ExtensionSummary, LockStats};
 use self::{
     attach_points::AttachPoints,
     layout::RelationIdOffset,
@@ -82,8 +81,7 @@ pub struct ExtensionLock {
 pub struct LostEvents {
     /// Locks that were not reported: the ring or a map was full, or memory could not be read.
     pub lost: u64,
-    /// Locks whose start was not observed, for example because they were taken before tracing
-    /// started, or around another lock.
+    /// Locks whose start was not observed, because they were taken before tracing started.
     pub no_start: u64,
     /// Hits at which the kernel did not run a program, by program name.
     pub skipped: BTreeMap<&'static str, u64>,
@@ -203,10 +201,7 @@ pub(crate) fn cost_per_lock(server: &RunningServer, hit: HitCost) -> Result<Dura
     Ok(AttachPoints::for_server(&TracedServer::new(server)?)?.cost(hit))
 }
 
-/// The functions that take a lock unconditionally and release it.
-pub(crate) const FUNCTIONS: (&str, &str) = (LOCK, UNLOCK);
-
-/// All traced functions.
+/// The functions that take a lock unconditionally, take it if it is free, and release it.
 pub(crate) const SYMBOLS: [&str; 3] = [LOCK, TRY_LOCK, UNLOCK];
 
 const UNLOCK: &str = "UnlockRelationForExtension";

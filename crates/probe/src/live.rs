@@ -10,6 +10,7 @@ mod checkpoints;
 mod cpu_budget;
 mod extensions;
 mod lwlocks;
+mod profile;
 mod recorder;
 mod server_liveness;
 mod sweep;
@@ -33,6 +34,7 @@ pub use self::{
         ExtensionInterval, ExtensionLockTotals, ExtensionMonitor, LongExtensionLock, RelationStats,
     },
     lwlocks::{LWLOCK_SAMPLES_LIMITATION, sample_lwlocks},
+    profile::profile_stacks,
     recorder::{RecordingLimits, RecordingStop, record},
     server_liveness::{ServerLiveness, ServerUnavailable},
     sweep::sample_sweep,

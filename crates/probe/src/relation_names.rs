@@ -5,7 +5,7 @@ use std::{
     io,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use howdah_connect::{Client, ConnectTarget};
@@ -16,12 +16,23 @@ pub struct RelationNames {
     session: Option<(ConnectTarget, Client)>,
     /// Each database's name and a session in it, by oid; `None` if no session could be opened.
     databases: HashMap<u32, Option<(String, Client)>>,
-    known: HashMap<(u32, u32), String>,
-    files: HashMap<(u32, u32, u32), String>,
+    known: HashMap<RelationId, CachedName>,
+    files: HashMap<FileId, CachedName>,
+}
+
+/// The result of a lookup.
+#[derive(Debug)]
+struct CachedName {
+    name: String,
+    /// Time at which to look the name up again: it was not found, for example because the
+    /// transaction that created the relation had not committed. `None` if it was found.
+    retry_at: Option<Instant>,
 }
 
 /// Timeout of a query for a name: the server may be busy, and a name is not worth the wait.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time from a lookup that found no name to the next one.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RelationNames {
     /// Creates a lookup that finds the names of databases in this session, and opens another
@@ -35,38 +46,43 @@ impl RelationNames {
         self.session.as_ref().map(|(target, _)| target)
     }
 
-    /// Returns the name of a relation, such as `shop.public.orders`, or its oids, such as
-    /// `16384/16385`, if the lookup fails.
+    /// Returns the name of a relation, such as `shop.public.orders`, of a shared catalog, such as
+    /// `pg_catalog.pg_authid`, or its oids, such as `16384/16385`, if the lookup fails.
     pub fn name(&mut self, database: u32, relation: u32) -> String {
-        if let Some(known) = self.known.get(&(database, relation)) {
-            return known.clone();
+        let id = (database, relation);
+        if let Some(known) = self.known.get(&id).and_then(CachedName::current) {
+            return known;
         }
         let name = self.query(database, relation);
-        let name = name.unwrap_or_else(|| format!("{database}/{relation}"));
-        self.known.insert((database, relation), name.clone());
+        let cached = CachedName::new(name, || format!("{database}/{relation}"));
+        let name = cached.name.clone();
+        self.known.insert(id, cached);
         name
     }
 
     /// Returns the name of the relation of a file; if the lookup fails, oids such as `16384/file
     /// 16390`.
     pub fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
-        if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
-            return known.clone();
+        let id = (tablespace, database, filenode);
+        if let Some(known) = self.files.get(&id).and_then(CachedName::current) {
+            return known;
         }
-        // The database's default tablespace is passed as 0.
+        // The database's default tablespace is passed as 0. Relations of the session's own and of
+        // other sessions' temporary schemas are found by their filenode only.
         let sql = format!(
-            "SELECT pg_catalog.pg_filenode_relation(\
-               CASE WHEN dattablespace = {tablespace} THEN 0 ELSE {tablespace} END, {filenode})::oid \
+            "SELECT coalesce(nullif(pg_catalog.pg_filenode_relation(\
+               CASE WHEN dattablespace = {tablespace} THEN 0 ELSE {tablespace} END, \
+               {filenode})::oid, 0), (SELECT min(oid::int8)::oid FROM pg_catalog.pg_class \
+               WHERE relfilenode = {filenode} AND relpersistence = 't')) \
              FROM pg_catalog.pg_database WHERE datname = current_database()"
         );
         let relation = self.database(database).and_then(|(_, client)| {
             client.one_value(&sql).ok()??.parse::<u32>().ok().filter(|oid| *oid != 0)
         });
-        let name = match relation {
-            Some(relation) => self.name(database, relation),
-            None => format!("{database}/file {filenode}"),
-        };
-        self.files.insert((tablespace, database, filenode), name.clone());
+        let name = relation.and_then(|relation| self.query(database, relation));
+        let cached = CachedName::new(name, || format!("{database}/file {filenode}"));
+        let name = cached.name.clone();
+        self.files.insert(id, cached);
         name
     }
 
@@ -77,7 +93,11 @@ impl RelationNames {
             .entry(database)
             .or_insert_with(|| {
                 let (target, client) = session.as_mut()?;
-                let sql = format!("SELECT datname FROM pg_database WHERE oid = {database}");
+                // Shared catalogs have no database, and are in the catalog of each.
+                let sql = match database {
+                    0 => "SELECT current_database()".to_owned(),
+                    oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}"),
+                };
                 let name = client.one_value(&sql).ok()??;
                 let mut client = Client::connect(&target.with_database(&name)).ok()?;
                 client.set_timeout(Some(QUERY_TIMEOUT));
@@ -87,13 +107,27 @@ impl RelationNames {
     }
 
     fn query(&mut self, database: u32, relation: u32) -> Option<String> {
-        let (database, client) = self.database(database)?;
+        let (database_name, client) = self.database(database)?;
         let sql = format!(
             "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}"
         );
         let name = client.one_value(&sql).ok()??;
-        Some(format!("{database}.{name}"))
+        Some(if database == 0 { name } else { format!("{database_name}.{name}") })
+    }
+}
+
+impl CachedName {
+    /// Creates an entry from the result of a lookup, with a substitute if that found no name.
+    fn new(found: Option<String>, substitute: impl FnOnce() -> String) -> Self {
+        let retry_at = found.is_none().then(|| Instant::now() + RETRY_INTERVAL);
+        Self { name: found.unwrap_or_else(substitute), retry_at }
+    }
+
+    /// Returns the name, unless it is to be looked up again.
+    fn current(&self) -> Option<String> {
+        let is_due = self.retry_at.is_some_and(|due| Instant::now() >= due);
+        (!is_due).then(|| self.name.clone())
     }
 }
 

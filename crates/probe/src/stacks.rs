@@ -7,6 +7,8 @@
 //! numbers that are not return addresses. These are detected, because no call instruction precedes
 //! such an address, and omitted.
 
+pub mod profile;
+
 use std::{collections::HashMap, fmt, time::Duration};
 
 use howdah_inspect::{CodeMap, OsProcess, ProcessMemory, RunningServer, Symbol, ends_with_call};
@@ -171,7 +173,8 @@ fn resolve_frames(addresses: &[u64], code: &CodeMap, is_call: impl Fn(u64) -> bo
         // the next function.
         let symbol = match depth {
             0 => code.symbol_at(address),
-            _ => code.symbol_at(address - 1).filter(|_| is_call(address)),
+            // Without frame pointers, an address may be any number.
+            _ => code.symbol_at(address.wrapping_sub(1)).filter(|_| is_call(address)),
         };
         let Some(symbol) = symbol else {
             return CallStack { frames, end: StackEnd::NoReturnAddress };

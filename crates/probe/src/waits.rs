@@ -2,8 +2,8 @@
 //! without SQL, a lock or an extension.
 //!
 //! A [`WaitSampler`] samples all processes of a server when it is called; a [`Profile`] adds up the
-//! samples by kind of process, event and statement; a [`TickSchedule`] keeps the rate. None of them
-//! sleeps; the caller passes the time.
+//! samples by kind of process, event, statement and label; a [`TickSchedule`] keeps the rate. None
+//! of them sleeps; the caller passes the time.
 //!
 //! ```no_run
 //! use std::{thread, time::{Duration, Instant}};
@@ -34,15 +34,20 @@ mod names;
 mod profile;
 mod query;
 mod sampler;
+mod sessions;
 mod tick_schedule;
 mod tranches;
 
 pub use backend::{BackendInfo, ProcessKind};
 pub use names::{Class, WaitEvent, WaitEventNames};
-pub use profile::{Profile, ProfileRow, ROWS_MAX, TimeCategory, WaitReport};
+pub use profile::{
+    Profile, ProfileKey, ProfileRow, ProfileSpan, ROWS_MAX, TimeCategory, WaitReport,
+};
 pub use query::{QueryId, QueryOptions, QueryTexts};
+pub(crate) use sampler::cluster_name;
 pub use sampler::{
     NoWaitStates, Observation, ProcessCounts, SampleRound, SamplerOptions, SamplingCost,
     WaitSampler,
 };
+pub use sessions::{LabelId, SessionDimension, SessionLabel, SessionLabels};
 pub use tick_schedule::TickSchedule;

@@ -11,6 +11,9 @@ mod catalogue;
 mod checkpoints;
 mod diagnosis;
 mod extensions;
+mod flame_graph;
+mod lock_graph;
+mod profile;
 mod recorder;
 mod rows;
 mod stack;
@@ -24,8 +27,11 @@ pub use self::{
     checkpoints::PhasePrinter,
     diagnosis::diagnosis,
     extensions::ExtensionPrinter,
+    flame_graph::flame_graph,
+    lock_graph::{write_lock_dot, write_lock_graph},
+    profile::{write_folded, write_profile},
     recorder::{event_line, started, totals, totals_remarks},
     rows::RowFormat,
     sweep::SweepPrinter,
-    waits::{WaitPrinter, sampling_remark},
+    waits::{WaitGroups, WaitPrinter, sampling_remark},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howdah_collect::MonitorConnection;
+use howdah_collect::{MonitorConnection, WaitedLock};
 use howdah_lab::{Cluster, wait_for, wait_until};
 
 use crate::support::{run_in_thread, session, start, target};
@@ -48,6 +48,12 @@ fn vitals_and_lock_waits_are_read_on_every_major() {
             kinds.sort_unstable();
             assert_eq!(kinds, ["transactionid", "tuple"]);
             assert!(locks.iter().all(|lock| lock.relation == relation), "{locks:?}");
+            // Both wait for the only version of the only row, or for the transaction that has
+            // changed it.
+            assert!(locks.iter().all(|lock| lock.row.is_some_and(|(page, _)| page == 0)));
+            let waits_for = |lock: &WaitedLock| (lock.kind.clone(), lock.transaction.is_some());
+            let is_transaction = |(kind, has): (String, bool)| (kind == "transactionid") == has;
+            assert!(locks.iter().map(waits_for).all(is_transaction), "{locks:?}");
             assert!(server.vitals().unwrap().busy >= 3, "{major}");
             client.query("PREPARE TRANSACTION 'tx-1'").unwrap();
             let prepared = server.prepared_transactions().unwrap();

@@ -8,6 +8,8 @@ mod durations;
 mod export;
 mod extend;
 mod list;
+mod lock_graph;
+mod profile;
 mod report;
 mod run;
 mod source;
@@ -65,6 +67,8 @@ commands! {
         Queries(durations::Args) => |args, ctx| durations::run(ProbeMetric::Queries, args, ctx),
         /// Measure how long sorts take, and their writes to disk.
         Sorts(durations::Args) => |args, ctx| durations::run(ProbeMetric::Sorts, args, ctx),
+        LockGraph(lock_graph::Args) => lock_graph::run,
+        Profile(profile::Args) => profile::run,
         Doctor(doctor::Args) => doctor::run,
         Export(export::Args) => export::run,
         List(list::Args) => list::run,

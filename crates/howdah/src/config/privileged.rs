@@ -34,13 +34,14 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 30] = [
+const PRIVILEGED: [(&str, Privilege); 31] = [
     ("admin", Privilege::OpensControl),
     ("allow-production", Privilege::AllowsProduction),
     ("allow-remote", Privilege::SendsData),
     ("audit-log", Privilege::WritesFile),
     ("change-sql", Privilege::RunsProgram),
     ("dir", Privilege::WritesFile),
+    ("folded", Privilege::WritesFile),
     ("host-name", Privilege::SendsData),
     ("html", Privilege::WritesFile),
     ("lab.restart.set", Privilege::RunsProgram),

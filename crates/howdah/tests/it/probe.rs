@@ -1,7 +1,7 @@
 //! `howdah probe` with real servers.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -369,4 +369,146 @@ fn invalid_target_is_reported() {
     assert!(both.contains("cannot be used with"), "{both}");
     let short = messages(&["waits", "--interval", "0"]);
     assert!(short.contains("a time such as 500ms"), "{short}");
+}
+
+/// Waits are separated by the identity of sessions, from memory and by SQL; lines of standard input
+/// set marks.
+#[test]
+fn waits_are_grouped_by_session_between_marks() {
+    let Some(cluster) = start_cluster("probe waits --by") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let uri = cluster.uri("postgres");
+    let separator = if uri.contains('?') { '&' } else { '?' };
+    let words = ConnParams::from_conninfo(format!("{uri}{separator}application_name=report"));
+    let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
+    let mut client = Client::connect(&target).unwrap();
+    let _sleep = thread::spawn(move || drop(client.query("SELECT pg_sleep(600)")));
+    for source in ["memory", "sql"] {
+        let args = ["waits", &uri, "--source", source, "--by", "statement,user,application"];
+        let mut command = Command::new(howdah(folder.path()).get_program());
+        command.current_dir(folder.path()).arg("probe").args(args);
+        command.args(["--mark", "--format", "ndjson", "--interval", "0.2"]);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut probe = command.spawn().unwrap();
+        let mut lines = BufReader::new(probe.stdout.take().unwrap()).lines();
+        let mut row = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+        let mut until = |kind: &str| loop {
+            let row = row();
+            if row["kind"] == kind && row["application"] == "report" {
+                break row;
+            }
+        };
+        until("interval");
+        let mut input = probe.stdin.take().unwrap();
+        input.write_all(b"deployed\n").unwrap();
+        let first = until("mark");
+        // Samples between the marks.
+        until("interval");
+        input.write_all(b"settled\n").unwrap();
+        let second = until("mark");
+        kill_process(Pid::from_child(&probe), Signal::TERM).unwrap();
+        let all = until("end");
+        assert!(probe.wait().unwrap().success());
+        assert_eq!((&first["mark"], &second["mark"]), (&"deployed".into(), &"settled".into()));
+        for row in [&first, &all] {
+            assert_eq!((&row["user"], &row["database"]), (&"postgres".into(), &Value::Null));
+            assert_eq!(row["query"], "select pg_sleep(?)");
+            assert_eq!(
+                (&row["event"], &row["source"]),
+                (&"Timeout:PgSleep".into(), &source.into())
+            );
+        }
+        assert!(all["samples"].as_u64() >= first["samples"].as_u64(), "{first} {all}");
+    }
+    let output = start_probe(folder.path(), &["waits", &uri, "--by", "user", "--duration", "1"])
+        .wait_with_output()
+        .unwrap();
+    let table = text(&output.stdout);
+    let row = table.split("by user:").nth(1).unwrap_or_default();
+    assert!(row.contains("postgres  Timeout:PgSleep 100 %"), "{table}");
+}
+
+#[test]
+fn waits_by_user_need_a_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["probe", "waits", "--pid", "1", "--by", "user"];
+    let output = howdah(folder.path()).args(args).output().unwrap();
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{messages}");
+    assert!(messages.contains("--by user needs a connection"), "{messages}");
+}
+
+/// The graph names the row, its relation and the blocker.
+#[test]
+fn lock_graph_shows_row_and_blocker() {
+    let Some(cluster) = start_cluster("probe lock-graph") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let uri = cluster.uri("postgres");
+    let graph = |format: &str| {
+        let args = ["probe", "lock-graph", &uri, "--format", format];
+        let output = howdah(folder.path()).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(graph("tree"), "no session waits for a lock\n");
+    let mut holder = session(&cluster);
+    holder.query("CREATE TABLE item AS SELECT 1 AS id").unwrap();
+    holder.query("BEGIN").and_then(|_| holder.query("UPDATE item SET id = 2")).unwrap();
+    let mut waiter = session(&cluster);
+    let [holder_pid, waiter_pid] = [&holder, &waiter].map(|client| client.process_id().unwrap());
+    let waiting = thread::spawn(move || drop(waiter.query("UPDATE item SET id = 3")));
+    wait_until("a waiting session", TIMEOUT, || graph("tree") != "no session waits for a lock\n");
+    let tree = graph("tree");
+    let lines: Vec<_> = tree.lines().collect();
+    assert!(lines[0].starts_with(&format!("process {holder_pid}  ")), "{tree}");
+    assert!(lines[0].contains("idle in transaction"), "{tree}");
+    assert!(lines[1].starts_with(&format!("└─ process {waiter_pid}  ")), "{tree}");
+    assert!(lines[1].contains("for ShareLock on row (0,1) of postgres.public.item, "), "{tree}");
+    assert!(graph("dot").contains(&format!("p{waiter_pid} -> p{holder_pid}")), "{tree}");
+    let rows = parse_rows(graph("ndjson").as_bytes());
+    assert_eq!(
+        (&rows[1]["relation"], &rows[1]["tuple"]),
+        (&"postgres.public.item".into(), &1.into())
+    );
+    assert_eq!(rows[1]["blocked_by"], holder_pid.to_string());
+    holder.query("ROLLBACK").unwrap();
+    waiting.join().unwrap();
+}
+
+/// A busy session is in the flame graph, the folded stacks and the rows.
+#[test]
+fn profile_writes_flame_graph_and_stacks() {
+    if !Capabilities::current().may_trace() {
+        return;
+    }
+    let Some(cluster) = start_cluster("probe profile") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let uri = cluster.uri("postgres");
+    let mut busy = session(&cluster);
+    let busy_pid = busy.process_id().unwrap().to_string();
+    let work = thread::spawn(move || {
+        drop(busy.query("SELECT count(*) FROM generate_series(1, 1000000000) g WHERE g % 3 = 0"));
+    });
+    let args = ["profile", &uri, "--duration", "2", "--output", "cpu.svg", "--folded", "cpu.txt"];
+    let mut probe = start_probe(folder.path(), &[&args[..], &["--format", "ndjson"]].concat());
+    let rows = parse_rows(&{
+        let mut output = Vec::new();
+        probe.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+        output
+    });
+    assert!(probe.wait().unwrap().success());
+    assert_eq!(
+        (&rows[0]["backend"], &rows[0]["source"]),
+        (&"client backend".into(), &"perf".into())
+    );
+    let folded = std::fs::read_to_string(folder.path().join("cpu.txt")).unwrap();
+    assert!(folded.lines().all(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().is_ok()));
+    let svg = std::fs::read_to_string(folder.path().join("cpu.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("<title>client backend: "), "{svg}");
+    let other = ["profile", &uri, "--process", "1", "--duration", "1"];
+    let output = start_probe(folder.path(), &other).wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let cancel = format!("SELECT pg_terminate_backend({busy_pid})");
+    session(&cluster).query(&cancel).unwrap();
+    work.join().unwrap();
 }

@@ -155,6 +155,7 @@ struct SecondDocument {
     at_us: i64,
     elapsed_us: u64,
     extension: Option<LatencyDocument>,
+    extension_holds: Option<LatencyDocument>,
     relations: Vec<RelationDocument>,
     examined: Option<u64>,
     allocations: Option<u64>,
@@ -451,6 +452,7 @@ fn second_document(window: &RecordingWindow, second: &RecordedSecond) -> SecondD
         at_us: second.at_us,
         elapsed_us: second.elapsed_us,
         extension: second.extension.as_ref().map(|extension| latency(&extension.waits)),
+        extension_holds: second.extension.as_ref().map(|extension| latency(&extension.holds)),
         relations: relations
             .map(|of| RelationDocument {
                 relation: window.relation_name(of),

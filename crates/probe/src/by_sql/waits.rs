@@ -6,7 +6,10 @@ use howdah_collect::{BackendActivity, MonitorConnection, ServerVersion};
 
 use crate::{
     live::{LiveError, WaitSource},
-    waits::{ProcessKind, Profile, QueryId, QueryOptions, QueryTexts, WaitEvent, WaitEventNames},
+    waits::{
+        LabelId, ProcessKind, Profile, ProfileKey, QueryId, QueryOptions, QueryTexts,
+        SessionDimension, SessionLabel, SessionLabels, WaitEventNames,
+    },
 };
 
 /// Samples the waits of all sessions that the role may see.
@@ -16,6 +19,8 @@ pub struct SqlWaits {
     names: WaitEventNames,
     /// The statements, if they are requested.
     texts: Option<QueryTexts>,
+    /// The labels of sessions, if they are requested.
+    labels: Option<SessionLabels>,
     sampled_at: Option<Instant>,
     unreadable: usize,
 }
@@ -36,7 +41,8 @@ impl SqlWaits {
     pub const LIMITATION: &'static str = "misses waits shorter than the time between two samples, at most 10 \
         per second; without pg_monitor, no sessions of other roles";
 
-    /// Creates a sampler on this connection. Statements are sampled only with `queries`.
+    /// Creates a sampler on this connection. Statements are sampled only with `queries`, labels
+    /// only if there are `dimensions`.
     ///
     /// # Errors
     ///
@@ -44,6 +50,7 @@ impl SqlWaits {
     pub fn new(
         mut server: MonitorConnection,
         queries: Option<QueryOptions>,
+        dimensions: Vec<SessionDimension>,
     ) -> Result<Self, UnknownWaitEvents> {
         let version = server.info().version;
         let names = WaitEventNames::for_major(version.major());
@@ -52,7 +59,8 @@ impl SqlWaits {
             server.request_full_texts();
         }
         let texts = queries.map(QueryTexts::new);
-        Ok(Self { server, names, texts, sampled_at: None, unreadable: 0 })
+        let labels = (!dimensions.is_empty()).then(|| SessionLabels::new(dimensions));
+        Ok(Self { server, names, texts, labels, sampled_at: None, unreadable: 0 })
     }
 
     /// Returns the largest number of sessions in one sample whose waits the role may not see.
@@ -71,15 +79,21 @@ impl WaitSource for SqlWaits {
         let others = activity.backends.iter().filter(|backend| backend.pid != own);
         let (readable, hidden): (Vec<_>, Vec<_>) = others.partition(|backend| backend.is_readable);
         self.unreadable = self.unreadable.max(hidden.len());
-        let observations = readable
-            .into_iter()
-            .map(|backend| observation(backend, &self.names, self.texts.as_mut()));
+        let observations = readable.into_iter().map(|backend| {
+            let labels = self.labels.as_mut();
+            let session = labels.map(|labels| labels.intern(SessionLabel::of_backend(backend)));
+            ProfileKey { session, ..observation(backend, &self.names, self.texts.as_mut()) }
+        });
         profile.add_observations(elapsed, observations);
         Ok(())
     }
 
     fn query(&self, id: QueryId) -> Option<&str> {
         self.texts.as_ref()?.text(id)
+    }
+
+    fn label(&self, id: LabelId) -> Option<&SessionLabel> {
+        self.labels.as_ref()?.label(id)
     }
 }
 
@@ -88,7 +102,7 @@ fn observation(
     backend: &BackendActivity,
     names: &WaitEventNames,
     texts: Option<&mut QueryTexts>,
-) -> (ProcessKind, WaitEvent, Option<QueryId>) {
+) -> ProfileKey {
     let kind = backend
         .kind
         .as_ref()
@@ -99,5 +113,6 @@ fn observation(
     };
     let is_active = kind.is_foreground() && !event.class().is_idle();
     let query = backend.query.as_ref().zip(texts).filter(|_| is_active);
-    (kind, event, query.map(|(query, texts)| texts.intern(query.as_str())))
+    let query = query.map(|(query, texts)| texts.intern(query.as_str()));
+    ProfileKey { kind, event, query, session: None }
 }

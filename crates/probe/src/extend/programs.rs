@@ -1,9 +1,11 @@
 //! The five BPF programs, the maps they share, and the event they send.
 //!
-//! A lock that has been requested and not yet released has an entry in a map, keyed by thread.
-//! When it is released, the programs send an event. The layouts are:
+//! A thread that has requested an extension lock and not yet released it has an entry in a map. An
+//! entry has [`LEVELS`] levels, because a lock may be taken inside another: a free space map grows
+//! while its table does. The last occupied level is the innermost lock. On its release, the
+//! programs send an event and vacate the level. The layouts are:
 //!
-//! | bytes | open lock | event |
+//! | bytes | level | event |
 //! |---|---|---|
 //! | 0–7 | requested, ns | requested, ns |
 //! | 8–15 | acquired, ns; 0 until then | acquired, ns |
@@ -11,8 +13,13 @@
 //! | 20–23 | database | database |
 //! | 24–31 | 1 if conditional | 1 if conditional |
 //! | 32–39 | stack id of the waiter, or -1 | the same |
-//! | 40–47 | | released, ns |
+//! | 40–47 | stack pointer at the request; 0 if vacant | released, ns |
 //! | 48–55 | | process id (high half), thread id |
+//!
+//! No release is seen of a lock that an error releases. The stack pointer reveals its level: a lock
+//! inside another is requested by a function that runs inside the function that holds the other, so
+//! its stack pointer is lower. A level whose stack pointer is not above that of a new request is
+//! therefore obsolete, and is replaced together with the levels inside it.
 
 use std::time::Duration;
 
@@ -36,9 +43,12 @@ pub(super) struct ExtensionMaps {
     pub(super) stacks: Option<SlowCallStacks>,
 }
 
-/// Maximum number of open locks; a backend has at most one.
+/// Maximum number of threads with open locks.
 const OPEN_MAX: u32 = 1 << 14;
-const OPEN_BYTES: u32 = 40;
+/// Maximum number of locks that a thread holds at once. PostgreSQL 14 to 18 need two.
+const LEVELS: i16 = 4;
+const LEVEL_BYTES: i16 = 48;
+const OPEN_BYTES: i16 = LEVELS * LEVEL_BYTES;
 /// Size of the ring, enough for some 65,000 events: the locks of a busy server in one second.
 const RING_BYTES: u32 = 4 << 20;
 
@@ -49,7 +59,7 @@ impl ExtensionMaps {
     /// Creates the maps. Backends that waited at least `stacks_from` have their stacks collected.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
-            open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,
+            open: LruHashMap::new(OPEN_BYTES.unsigned_abs().into(), OPEN_MAX)?,
             counters: CounterMap::new(2)?,
             ring: RingBuffer::new(RING_BYTES)?,
             stacks: stacks_from.map(SlowCallStacks::with_threshold).transpose()?,
@@ -138,11 +148,14 @@ pub(super) fn load(
 // Offsets on the stack, from its top.
 const SCRATCH: i16 = -8;
 const KEY: i16 = -16;
-const ENTRY: i16 = -72;
+/// A new entry, or an event.
+const ENTRY: i16 = KEY - OPEN_BYTES;
+// Offsets in a level, and in an event.
 const ACQUIRED: i16 = 8;
 const RELATION: i16 = 16;
 const CONDITIONAL: i16 = 24;
 const STACK: i16 = 32;
+const STACK_POINTER: i16 = 40;
 const RELEASED: i16 = 40;
 const THREAD: i16 = 48;
 /// The request and acquisition times of a lock.
@@ -187,6 +200,55 @@ fn read_tag(program: &mut Assembler, lost: JumpLabel) {
         .jump_unless(Register::R1, KIND, lost);
 }
 
+/// Emits a copy of a level's fields before `end`, from register and offset to register and offset.
+fn copy_fields(
+    program: &mut Assembler,
+    (from, from_offset): (Register, i16),
+    (to, to_offset): (Register, i16),
+    end: i16,
+) {
+    for field in (0..end).step_by(8) {
+        program.load(Register::R1, Size::Double, from, from_offset + field).store(
+            Size::Double,
+            to,
+            to_offset + field,
+            Register::R1,
+        );
+    }
+}
+
+/// Emits code that looks up the thread's entry. Its address is in `R9`, that of the innermost
+/// lock's level in `R7`. Jumps to `none` if the thread has no lock.
+fn find_innermost(tables: &ExtensionMaps, program: &mut Assembler, none: JumpLabel) {
+    let found = program.label();
+    tables.open.lookup(program, KEY);
+    program
+        .jump_if(Register::R0, 0, none)
+        .copy(Register::R9, Register::R0)
+        .copy(Register::R7, Register::R0)
+        .load(Register::R1, Size::Double, Register::R7, STACK_POINTER)
+        .jump_if(Register::R1, 0, none);
+    for _ in 1..LEVELS {
+        program
+            .load(Register::R1, Size::Double, Register::R7, LEVEL_BYTES + STACK_POINTER)
+            .jump_if(Register::R1, 0, found)
+            .add(Register::R7, LEVEL_BYTES.into());
+    }
+    program.bind(found);
+}
+
+/// Emits code that vacates the level at `R7`, and deletes the entry at `R9` if that was the
+/// outermost one.
+fn vacate(tables: &ExtensionMaps, program: &mut Assembler) {
+    let is_inner = program.label();
+    program
+        .store_value(Size::Double, Register::R7, STACK_POINTER, 0)
+        .load(Register::R1, Size::Double, Register::R9, STACK_POINTER)
+        .jump_unless(Register::R1, 0, is_inner);
+    tables.open.delete(program, KEY);
+    program.bind(is_inner);
+}
+
 /// Builds the program for the point where a lock is requested: it stores time and relation.
 fn request_program(
     tables: &ExtensionMaps,
@@ -195,7 +257,7 @@ fn request_program(
     read: impl Fn(&mut Assembler, JumpLabel),
 ) -> Assembler {
     let mut program = Assembler::default();
-    let (lost, end) = (program.label(), program.label());
+    let (lost, create, end) = (program.label(), program.label(), program.label());
     program.copy(Register::R6, Register::R1);
     traced.filter(&mut program, SCRATCH, end);
     store_key(&mut program);
@@ -206,6 +268,39 @@ fn request_program(
         .store_value(Size::Double, Register::R10, ENTRY + CONDITIONAL, conditional)
         .store_value(Size::Double, Register::R10, ENTRY + STACK, NO_STACK);
     read(&mut program, lost);
+    program.load(Register::R8, Size::Double, Register::R6, pt_regs_offset("rsp")).store(
+        Size::Double,
+        Register::R10,
+        ENTRY + STACK_POINTER,
+        Register::R8,
+    );
+    tables.open.lookup(&mut program, KEY);
+    program.jump_if(Register::R0, 0, create).copy(Register::R7, Register::R0);
+    let levels: Vec<_> = (0..LEVELS).map(|level| (level, program.label())).collect();
+    for &(level, replace) in &levels {
+        let (pointer, is_inside) = (level * LEVEL_BYTES + STACK_POINTER, program.label());
+        program
+            .load(Register::R1, Size::Double, Register::R7, pointer)
+            .jump_if(Register::R1, 0, replace)
+            .jump_if_below(Register::R8, Register::R1, is_inside)
+            .jump(replace)
+            .bind(is_inside);
+    }
+    // Locks are not nested that deep: what is here was left by errors. Go on with the first level.
+    for (level, replace) in levels {
+        let offset = level * LEVEL_BYTES;
+        program.bind(replace);
+        copy_fields(&mut program, (Register::R10, ENTRY), (Register::R7, offset), LEVEL_BYTES);
+        if level + 1 < LEVELS {
+            let next = offset + LEVEL_BYTES + STACK_POINTER;
+            program.store_value(Size::Double, Register::R7, next, 0);
+        }
+        program.jump(end);
+    }
+    program.bind(create);
+    for vacant in (LEVEL_BYTES..OPEN_BYTES).step_by(8) {
+        program.store_value(Size::Double, Register::R10, ENTRY + vacant, 0);
+    }
     tables.open.update(&mut program, KEY, ENTRY);
     program.jump_if(Register::R0, 0, end).bind(lost);
     tables.counters.increment(&mut program, LOST, SCRATCH);
@@ -220,8 +315,7 @@ fn acquired_program(tables: &ExtensionMaps, is_conditional: bool) -> Assembler {
     let (not_acquired, end) = (program.label(), program.label());
     program.copy(Register::R6, Register::R1);
     store_key(&mut program);
-    tables.open.lookup(&mut program, KEY);
-    program.jump_if(Register::R0, 0, end).copy(Register::R7, Register::R0);
+    find_innermost(tables, &mut program, end);
     if is_conditional {
         // A C bool: the lowest byte of the result.
         program
@@ -245,28 +339,20 @@ fn acquired_program(tables: &ExtensionMaps, is_conditional: bool) -> Assembler {
     }
     if is_conditional {
         program.jump(end).bind(not_acquired);
-        tables.open.delete(&mut program, KEY);
+        vacate(tables, &mut program);
     }
     program.bind(end).exit();
     program
 }
 
-/// Builds the program for the release: it sends the open lock as an event.
+/// Builds the program for the release: it sends the innermost lock as an event.
 fn release_program(tables: &ExtensionMaps, traced: &TracedServer<'_>) -> Assembler {
     let mut program = Assembler::default();
     let (unpaired, lost, sent, end) =
         (program.label(), program.label(), program.label(), program.label());
     store_key(&mut program);
-    tables.open.lookup(&mut program, KEY);
-    program.jump_if(Register::R0, 0, unpaired).copy(Register::R7, Register::R0);
-    for offset in [0, ACQUIRED, RELATION, CONDITIONAL, STACK] {
-        program.load(Register::R1, Size::Double, Register::R7, offset).store(
-            Size::Double,
-            Register::R10,
-            ENTRY + offset,
-            Register::R1,
-        );
-    }
+    find_innermost(tables, &mut program, unpaired);
+    copy_fields(&mut program, (Register::R7, 0), (Register::R10, ENTRY), RELEASED);
     program
         .load(Register::R1, Size::Double, Register::R10, ENTRY + ACQUIRED)
         .jump_if(Register::R1, 0, sent)
@@ -276,7 +362,7 @@ fn release_program(tables: &ExtensionMaps, traced: &TracedServer<'_>) -> Assembl
         .store(Size::Double, Register::R10, ENTRY + THREAD, Register::R1);
     tables.ring.send(&mut program, ENTRY, i32::from(THREAD) + Size::Double.bytes());
     program.jump_unless(Register::R0, 0, lost).bind(sent);
-    tables.open.delete(&mut program, KEY);
+    vacate(tables, &mut program);
     program.jump(end).bind(lost);
     tables.counters.increment(&mut program, LOST, SCRATCH);
     program.jump(sent).bind(unpaired);

@@ -12,6 +12,18 @@ pub struct ExtensionSummary {
     relations: HashMap<(u32, u32), LockHistograms>,
 }
 
+/// Statistics of the waits for extension locks, of their holds, and of both together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockStats {
+    /// From request to acquisition, for locks requested unconditionally, however short.
+    pub wait: DurationStats,
+    /// From acquisition to release, for all locks. The hold of a lock includes those of the locks
+    /// taken inside it.
+    pub hold: DurationStats,
+    /// From request to release, for locks requested unconditionally.
+    pub both: DurationStats,
+}
+
 /// Histograms of waits, holds, and their sum.
 #[derive(Clone, Debug, Default)]
 struct LockHistograms {
@@ -31,6 +43,10 @@ impl LockHistograms {
         self.wait.add(lock.wait);
         self.both.add(lock.wait + lock.hold);
     }
+
+    fn stats(&self) -> LockStats {
+        LockStats { wait: self.wait.stats(), hold: self.hold.stats(), both: self.both.stats() }
+    }
 }
 
 impl ExtensionSummary {
@@ -40,20 +56,9 @@ impl ExtensionSummary {
         self.relations.entry((lock.database, lock.relation)).or_default().add(lock);
     }
 
-    /// Returns statistics of the waits for locks requested unconditionally, however short.
-    pub fn waits(&self) -> DurationStats {
-        self.all.wait.stats()
-    }
-
-    /// Returns statistics of the hold times of all locks.
-    pub fn holds(&self) -> DurationStats {
-        self.all.hold.stats()
-    }
-
-    /// Returns statistics of the times from request to release, for locks requested
-    /// unconditionally.
-    pub fn wait_and_hold(&self) -> DurationStats {
-        self.all.both.stats()
+    /// Returns statistics of all locks.
+    pub fn stats(&self) -> LockStats {
+        self.all.stats()
     }
 
     /// Returns the number of locks taken conditionally.
@@ -61,15 +66,11 @@ impl ExtensionSummary {
         self.all.conditional
     }
 
-    /// Returns statistics of waits and holds by database and relation, ordered by total wait,
-    /// longest first.
-    pub fn relations(&self) -> Vec<((u32, u32), DurationStats, DurationStats)> {
-        let mut relations: Vec<_> = self
-            .relations
-            .iter()
-            .map(|(of, histograms)| (*of, histograms.wait.stats(), histograms.hold.stats()))
-            .collect();
-        relations.sort_by_key(|(of, wait, _)| (std::cmp::Reverse(wait.total), *of));
+    /// Returns statistics by database and relation, ordered by total wait, longest first.
+    pub fn relations(&self) -> Vec<((u32, u32), LockStats)> {
+        let stats = |(of, histograms): (&(u32, u32), &LockHistograms)| (*of, histograms.stats());
+        let mut relations: Vec<_> = self.relations.iter().map(stats).collect();
+        relations.sort_by_key(|(of, stats)| (std::cmp::Reverse(stats.wait.total), *of));
         relations
     }
 }
@@ -100,13 +101,14 @@ mod tests {
             summary.add(&lock(relation, wait_us, false));
         }
         summary.add(&lock(7, 0, true));
-        let waits = summary.waits();
-        assert_eq!((waits.count, waits.min.as_micros().next_multiple_of(10)), (3, 100));
-        assert_eq!(waits.total.as_micros().div_ceil(100), 24);
-        assert_eq!((summary.holds().count, summary.conditional()), (4, 1));
-        assert_eq!(summary.wait_and_hold().max.as_micros() / 100, 20);
-        let order: Vec<_> = summary.relations().iter().map(|(of, _, _)| *of).collect();
+        let LockStats { wait, hold, both } = summary.stats();
+        assert_eq!((wait.count, wait.min.as_micros().next_multiple_of(10)), (3, 100));
+        assert_eq!(wait.total.as_micros().div_ceil(100), 24);
+        assert_eq!((hold.count, both.count, summary.conditional()), (4, 3, 1));
+        let both_us = [both.min, both.mean, both.max].map(|of| of.as_micros() / 10);
+        assert_eq!(both_us, [11, 81, 201]);
+        let order: Vec<_> = summary.relations().iter().map(|(of, _)| *of).collect();
         assert_eq!(order, [(5, 8), (5, 7)]);
-        assert_eq!(ExtensionSummary::default().waits(), DurationStats::default());
+        assert_eq!(ExtensionSummary::default().stats(), LockStats::default());
     }
 }

@@ -9,8 +9,8 @@ use howdah_inspect::RunningServer;
 
 use super::TracedProbe;
 use crate::{
-    DurationStats, ProbeError,
-    extend::{ExtensionLock, ExtensionLocks, ExtensionSummary, LostEvents},
+    ProbeError,
+    extend::{ExtensionLock, ExtensionLocks, ExtensionSummary, LockStats, LostEvents},
     relation_names::RelationNames,
     stacks::{CallStack, Symbolizer},
 };
@@ -75,10 +75,8 @@ pub struct ExtensionLockTotals {
 pub struct RelationStats {
     /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
-    /// Durations of waits for locks requested unconditionally, however short.
-    pub waits: DurationStats,
-    /// Times from acquisition to release.
-    pub holds: DurationStats,
+    /// Waits, holds and both together.
+    pub stats: LockStats,
 }
 
 impl ExtensionMonitor {
@@ -110,10 +108,9 @@ impl ExtensionMonitor {
     pub fn finish(mut self) -> Result<ExtensionLockTotals, ProbeError> {
         let lost_events = self.locks.lost_events()?;
         let (count, summary) = (self.count, self.all);
-        let relations =
-            summary.relations().into_iter().map(|((database, relation), waits, holds)| {
-                RelationStats { relation: self.names.name(database, relation), waits, holds }
-            });
+        let relations = summary.relations().into_iter().map(|((database, relation), stats)| {
+            RelationStats { relation: self.names.name(database, relation), stats }
+        });
         let relations = relations.collect();
         Ok(ExtensionLockTotals { count, summary, relations, lost_events })
     }

@@ -1,13 +1,17 @@
 //! The loop that profiles waits, from samples of memory or by SQL.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
 
 use howdah_inspect::RunningServer;
 
 use super::{LiveError, Pace, ProbeOutput, ServerLiveness, ticks::Ticks};
 use crate::{
     SampleError,
-    waits::{Profile, QueryId, SamplingCost, WaitReport, WaitSampler},
+    by_sql::IdentityMonitor,
+    waits::{LabelId, Profile, QueryId, SamplingCost, SessionLabel, WaitReport, WaitSampler},
 };
 
 /// Samples the current waits of all processes.
@@ -21,11 +25,17 @@ pub trait WaitSource {
 
     /// Returns the text of a sampled statement; `None` if unknown.
     fn query(&self, id: QueryId) -> Option<&str>;
+
+    /// Returns the label of sampled sessions; `None` if unknown.
+    fn label(&self, id: LabelId) -> Option<&SessionLabel>;
 }
 
-/// An update of [`profile_waits`]: the waits since the previous report, and their source.
+/// An update of [`profile_waits`]: the waits since the previous report or mark, and their source.
 pub struct WaitInterval<'s> {
-    /// Waits since the previous report.
+    /// The mark that was set now, if the waits are those since the previous mark or the start;
+    /// `None` if they are those since the previous report.
+    pub mark: Option<String>,
+    /// The waits of that time.
     pub report: WaitReport,
     /// The source, which has the texts of the statements.
     pub source: &'s dyn WaitSource,
@@ -43,7 +53,7 @@ pub struct WaitTotals {
 }
 
 /// Samples every `period` until the duration has passed, the user interrupts, or the server stops
-/// or no longer responds.
+/// or no longer responds. Each text that is received from `marks` sets a mark.
 ///
 /// # Errors
 ///
@@ -51,6 +61,7 @@ pub struct WaitTotals {
 pub fn profile_waits<S: WaitSource>(
     source: &mut S,
     (pace, period): (&Pace, Duration),
+    marks: Option<&Receiver<String>>,
     output: &mut impl for<'s> ProbeOutput<WaitInterval<'s>>,
 ) -> Result<WaitTotals, LiveError> {
     let mut profile = Profile::default();
@@ -68,7 +79,12 @@ pub fn profile_waits<S: WaitSource>(
         }
         if Instant::now() >= due {
             due += pace.interval;
-            output.write(WaitInterval { report: profile.take_interval(), source })?;
+            let report = profile.take_interval();
+            output.write(WaitInterval { mark: None, report, source })?;
+        }
+        for mark in marks.into_iter().flat_map(Receiver::try_iter) {
+            let report = profile.take_since_mark();
+            output.write(WaitInterval { mark: Some(mark), report, source })?;
         }
     }
     Ok(WaitTotals { report: profile.total(), missed: ticks.missed(), ended })
@@ -88,16 +104,27 @@ fn has_ended(error: &LiveError) -> bool {
 pub struct MemoryWaits {
     sampler: WaitSampler,
     monitor: ServerLiveness,
+    /// Labels the samples, if requested.
+    identities: Option<IdentityMonitor>,
 }
 
 impl MemoryWaits {
-    /// Creates a source from an opened sampler.
+    /// Creates a source from an opened sampler. Samples are labelled only with `identities`.
     ///
     /// # Errors
     ///
     /// The server has stopped, or cannot be inspected.
-    pub fn new(sampler: WaitSampler, server: &RunningServer) -> Result<Self, SampleError> {
-        Ok(Self { sampler, monitor: ServerLiveness::new(server)? })
+    pub fn new(
+        sampler: WaitSampler,
+        server: &RunningServer,
+        identities: Option<IdentityMonitor>,
+    ) -> Result<Self, SampleError> {
+        Ok(Self { sampler, monitor: ServerLiveness::new(server)?, identities })
+    }
+
+    /// Returns what labels the samples, if requested.
+    pub fn identities(&self) -> Option<&IdentityMonitor> {
+        self.identities.as_ref()
     }
 
     /// Returns the number of samples and their cost.
@@ -109,7 +136,10 @@ impl MemoryWaits {
 impl WaitSource for MemoryWaits {
     fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError> {
         match self.sampler.sample(Instant::now()) {
-            Ok(round) => profile.add(&round),
+            Ok(round) => match &mut self.identities {
+                Some(identities) => identities.add_round(profile, &round),
+                None => profile.add(&round),
+            },
             Err(error @ SampleError::ServerStopped { .. }) => {
                 return Err(self.monitor.explain(error).into());
             }
@@ -120,5 +150,9 @@ impl WaitSource for MemoryWaits {
 
     fn query(&self, id: QueryId) -> Option<&str> {
         self.sampler.query(id)
+    }
+
+    fn label(&self, id: LabelId) -> Option<&SessionLabel> {
+        self.identities.as_ref()?.label(id)
     }
 }

@@ -368,7 +368,7 @@ impl NoteKind {
 
 impl ProbeSource {
     /// All sources of a recording, in the order of their numbers in a file.
-    const ALL: [Self; 3] = [Self::Bpf, Self::Memory, Self::Sql];
+    const ALL: [Self; 4] = [Self::Bpf, Self::Memory, Self::Sql, Self::Perf];
 }
 
 impl TimeCategory {

@@ -497,11 +497,7 @@ fn session_row(
     let number = |pid: i32| u32::try_from(pid).unwrap_or(0);
     let age_ms = |since_us: i64| now_us.saturating_sub(since_us).max(0).cast_unsigned() / 1000;
     let lock = details.locks.iter().find(|lock| lock.pid == backend.pid);
-    let client = match (&backend.client, backend.client_port) {
-        (Some(client), _) => client,
-        (None, Some(-1)) => "[local]",
-        (None, _) => "",
-    };
+    let client = backend.client_name().unwrap_or_default();
     let blockers = backend.blockers.iter().map(|blocker| match blocker {
         Blocker::Process(pid) => number(*pid),
         Blocker::Prepared => 0,

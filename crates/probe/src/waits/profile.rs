@@ -1,4 +1,4 @@
-//! Adds up samples by kind of process and wait event.
+//! Adds up samples by kind of process, wait event, statement and session label.
 //!
 //! Every observation represents the time since the previous round. Three sums are separate:
 //! database time, during which a client waits for its backend; work of the server's own processes;
@@ -11,16 +11,28 @@ use super::{
     names::{Class, WaitEvent},
     query::QueryId,
     sampler::{NoWaitStates, Observation, SampleRound},
+    sessions::LabelId,
 };
 
-/// Sums observations by kind of process, event and statement, since the start and since the last
-/// interval report.
+/// Sums observations by kind of process, event, statement and label, over several [`ProfileSpan`]s.
 #[derive(Debug, Default)]
 pub struct Profile {
-    cells: HashMap<ProfileKey, ProfileCell>,
-    whole: ProfileTotals,
-    interval: ProfileTotals,
+    cells: HashMap<ProfileKey, [SampleSum; SPANS]>,
+    totals: [ProfileTotals; SPANS],
 }
+
+/// A period that a profile sums separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfileSpan {
+    /// Since the start.
+    Whole,
+    /// Since the last report of an interval.
+    Interval,
+    /// Since the last mark.
+    Mark,
+}
+
+const SPANS: usize = 3;
 
 /// The observations of a period, summed by kind of process, event and statement.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,6 +63,8 @@ pub struct ProfileRow {
     pub event: WaitEvent,
     /// The statement that the processes were executing, if requested and readable.
     pub query: Option<QueryId>,
+    /// The label of the sessions, if requested.
+    pub session: Option<LabelId>,
     /// Number of observations: each is one process in one round.
     pub samples: u64,
     /// The time that the observations represent, summed over processes.
@@ -72,17 +86,17 @@ pub enum TimeCategory {
     Idle,
 }
 
+/// The properties under which an observation is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ProfileKey {
-    kind: ProcessKind,
-    event: WaitEvent,
-    query: Option<QueryId>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct ProfileCell {
-    whole: SampleSum,
-    interval: SampleSum,
+pub struct ProfileKey {
+    /// Role of the observed process in the server.
+    pub kind: ProcessKind,
+    /// The event that the process was waiting for, or no wait.
+    pub event: WaitEvent,
+    /// The statement that the process was executing, if requested and readable.
+    pub query: Option<QueryId>,
+    /// The label of the session, if requested.
+    pub session: Option<LabelId>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,33 +122,37 @@ impl Profile {
 
     /// As [`Self::add`], without the process that has this id.
     pub fn add_except(&mut self, round: &SampleRound<'_>, pid: Option<u32>) {
-        for span in [&mut self.whole, &mut self.interval] {
-            span.checks.add(round.checks());
-        }
+        self.add_checks(round.checks());
         let observations = round.observations();
         let observations = observations
             .filter(|observation| pid != Some(observation.backend.pid))
-            .map(|Observation { backend, event, query }| (backend.kind, event, query));
+            .map(|Observation { backend, event, query }| ProfileKey {
+                kind: backend.kind,
+                event,
+                query,
+                session: None,
+            });
         self.add_observations(round.elapsed(), observations);
     }
 
-    /// Adds observations from another source: the event of each process, and the time since the
-    /// previous round.
+    /// Adds the kernel states of processes that reported no wait.
+    pub fn add_checks(&mut self, checks: NoWaitStates) {
+        self.totals.iter_mut().for_each(|span| span.checks.add(checks));
+    }
+
+    /// Adds the observations of one round, and the time since the previous round.
     pub fn add_observations(
         &mut self,
         elapsed: Duration,
-        observations: impl IntoIterator<Item = (ProcessKind, WaitEvent, Option<QueryId>)>,
+        observations: impl IntoIterator<Item = ProfileKey>,
     ) {
-        for span in [&mut self.whole, &mut self.interval] {
+        for span in &mut self.totals {
             span.elapsed += elapsed;
             span.rounds += 1;
         }
         // Neighbouring processes are mostly in the same event, especially idle ones, so a row is
         // looked up once per run.
-        let keys: Vec<ProfileKey> = observations
-            .into_iter()
-            .map(|(kind, event, query)| ProfileKey { kind, event, query })
-            .collect();
+        let keys: Vec<ProfileKey> = observations.into_iter().collect();
         for run in keys.chunk_by(|a, b| a == b) {
             self.count(run[0], run.len(), elapsed);
         }
@@ -142,14 +160,39 @@ impl Profile {
 
     /// Returns the totals since the start.
     pub fn total(&self) -> WaitReport {
-        self.report(&self.whole, |cell| cell.whole)
+        self.report(ProfileSpan::Whole)
     }
 
-    /// Returns the observations since the last call, or since the start, and begins a new interval.
+    /// Returns the observations since the last interval, or since the start, and begins a new one.
     pub fn take_interval(&mut self) -> WaitReport {
-        let report = self.report(&self.interval, |cell| cell.interval);
-        self.interval = ProfileTotals::default();
-        self.cells.values_mut().for_each(|cell| cell.interval = SampleSum::default());
+        self.take(ProfileSpan::Interval)
+    }
+
+    /// Returns the observations since the last mark, or since the start, and sets a new mark.
+    pub fn take_since_mark(&mut self) -> WaitReport {
+        self.take(ProfileSpan::Mark)
+    }
+
+    /// Moves observations from one label to another.
+    pub fn relabel(&mut self, labels: &HashMap<LabelId, LabelId>) {
+        let target = |key: &ProfileKey| {
+            let session = labels.get(&key.session?).copied();
+            session.map(|session| ProfileKey { session: Some(session), ..*key })
+        };
+        let moved = self.cells.extract_if(|key, _| target(key).is_some());
+        for (key, sums) in moved.collect::<Vec<_>>() {
+            let cell = self.cells.entry(target(&key).unwrap_or(key)).or_default();
+            for (to, from) in cell.iter_mut().zip(sums) {
+                to.samples += from.samples;
+                to.time += from.time;
+            }
+        }
+    }
+
+    fn take(&mut self, span: ProfileSpan) -> WaitReport {
+        let report = self.report(span);
+        self.totals[span as usize] = ProfileTotals::default();
+        self.cells.values_mut().for_each(|cell| cell[span as usize] = SampleSum::default());
         report
     }
 
@@ -157,34 +200,31 @@ impl Profile {
         let (samples, time) = (times as u64, elapsed * u32::try_from(times).unwrap_or(u32::MAX));
         let is_full = self.cells.len() >= ROWS_MAX;
         if is_full && !self.cells.contains_key(&key) {
-            self.whole.uncounted += samples;
-            self.interval.uncounted += samples;
+            self.totals.iter_mut().for_each(|span| span.uncounted += samples);
             return;
         }
         let cell = self.cells.entry(key).or_default();
-        for amount in [&mut cell.whole, &mut cell.interval] {
+        for amount in cell {
             amount.samples += samples;
             amount.time += time;
         }
     }
 
-    fn report(
-        &self,
-        span: &ProfileTotals,
-        amount: impl Fn(&ProfileCell) -> SampleSum,
-    ) -> WaitReport {
-        let amounts = self.cells.iter().map(|(key, cell)| (key, amount(cell)));
+    fn report(&self, span: ProfileSpan) -> WaitReport {
+        let amounts = self.cells.iter().map(|(key, cell)| (key, cell[span as usize]));
+        let span = &self.totals[span as usize];
         let mut rows: Vec<ProfileRow> = amounts
             .filter(|(_, amount)| amount.samples > 0)
-            .map(|(&ProfileKey { kind, event, query }, SampleSum { samples, time })| ProfileRow {
+            .map(|(&ProfileKey { kind, event, query, session }, sum)| ProfileRow {
                 group: TimeCategory::classify(kind, event.class()),
                 kind,
                 event,
                 query,
-                samples,
-                time,
+                session,
+                samples: sum.samples,
+                time: sum.time,
                 share: None,
-                processes: ratio(time, span.elapsed).unwrap_or_default(),
+                processes: ratio(sum.time, span.elapsed).unwrap_or_default(),
             })
             .collect();
         let database = rows.iter().filter(|row| row.group == TimeCategory::Database);
@@ -195,12 +235,13 @@ impl Profile {
         rows.sort_by(|a, b| {
             let by_weight =
                 |row: &ProfileRow| (std::cmp::Reverse(row.time), std::cmp::Reverse(row.samples));
-            (a.group, by_weight(a), a.kind, a.event, a.query).cmp(&(
+            (a.group, by_weight(a), a.kind, a.event, a.query, a.session).cmp(&(
                 b.group,
                 by_weight(b),
                 b.kind,
                 b.event,
                 b.query,
+                b.session,
             ))
         });
         let ProfileTotals { elapsed, rounds, checks, uncounted } = *span;
@@ -251,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::waits::WaitEventNames;
+    use crate::waits::{SessionDimension, SessionLabel, SessionLabels, WaitEventNames};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -260,13 +301,13 @@ mod tests {
     }
 
     fn key(kind: ProcessKind, raw: u32) -> ProfileKey {
-        ProfileKey { kind, event: names().decode(raw), query: None }
+        ProfileKey { kind, event: names().decode(raw), query: None, session: None }
     }
 
     #[test]
     fn shares_are_relative_to_database_time() {
         let mut profile = Profile::default();
-        profile.whole.elapsed = MS * 4;
+        profile.totals[ProfileSpan::Whole as usize].elapsed = MS * 4;
         for _ in 0..3 {
             profile.count(key(ProcessKind::Client, 0x0300_0000), 1, MS);
         }
@@ -304,6 +345,24 @@ mod tests {
         profile.count(lock, 1, MS);
         assert_eq!(profile.take_interval().rows[0].samples, 2);
         assert_eq!(profile.total().rows[0].samples, 3);
+    }
+
+    #[test]
+    fn observations_move_to_another_label() {
+        let mut labels = SessionLabels::new(vec![SessionDimension::User]);
+        let label = |name| SessionLabel::of_title(Some(name), None);
+        let (known, new) = (labels.intern(label("ann")), labels.add_preliminary(label("ann")));
+        let mut profile = Profile::default();
+        for session in [Some(known), Some(new), None] {
+            profile.count(ProfileKey { session, ..key(ProcessKind::Client, 0x0300_0000) }, 1, MS);
+        }
+        assert_eq!(profile.take_since_mark().rows.len(), 3);
+        profile.relabel(&HashMap::from([(new, known)]));
+        let rows = profile.total().rows;
+        let counts: Vec<_> = rows.iter().map(|row| (row.session, row.samples, row.time)).collect();
+        assert_eq!(counts, [(Some(known), 2, MS * 2), (None, 1, MS)]);
+        assert_eq!(profile.take_since_mark().rows, []);
+        assert_eq!(profile.take_interval().rows.len(), 2);
     }
 
     #[test]

@@ -22,8 +22,8 @@ use std::{
 };
 
 use howdah_inspect::{
-    ChildList, MemoryError, OsProcess, ProcessError, ProcessMemory, RunState, RunningServer,
-    WatchedWords,
+    ChildList, InspectError, MemoryError, OsProcess, ProcessError, ProcessMemory, RunState,
+    RunningServer, WatchedWords,
 };
 
 use super::{
@@ -144,10 +144,9 @@ impl WaitSampler {
         let names =
             WaitEventNames::for_server(server).ok_or(ProcessError::Unsupported { major })?;
         let (memory, binary) = (server.memory(), server.binary());
-        let address = |symbol| binary.address(symbol).map_err(howdah_inspect::InspectError::from);
+        let address = |symbol| binary.address(symbol).map_err(InspectError::from);
         let pointer = address("my_wait_event_info")?;
         let own_variable = memory.pointer(pointer)?;
-        let cluster_name = memory.text(memory.pointer(address("cluster_name")?)?, NAME_BYTES)?;
         let queries = match options.queries {
             Some(queries) => Some(QueryReader::new(address("debug_query_string")?, queries)),
             None => None,
@@ -156,7 +155,7 @@ impl WaitSampler {
             postmaster: PostmasterIdentity::for_server(server)?,
             memory,
             names,
-            cluster_name: String::from_utf8_lossy(&cluster_name).into_owned(),
+            cluster_name: cluster_name(server)?,
             pointer,
             local_variable: own_variable,
             children: server.postmaster().child_list()?,
@@ -357,6 +356,14 @@ impl SampleRound<'_> {
             query,
         })
     }
+}
+
+/// Returns the server's `cluster_name`, which is in the titles of its processes.
+pub(crate) fn cluster_name(server: &RunningServer) -> Result<String, InspectError> {
+    let memory = server.memory();
+    let name =
+        memory.text(memory.pointer(server.binary().address("cluster_name")?)?, NAME_BYTES)?;
+    Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
 /// Maximum length of `cluster_name`: `MAXPGPATH`.

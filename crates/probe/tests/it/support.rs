@@ -91,3 +91,22 @@ pub(crate) fn may_trace(test: &str) -> bool {
 pub(crate) fn number(client: &mut Client, sql: &str) -> u32 {
     client.one_value(sql).unwrap().unwrap().parse().unwrap()
 }
+
+/// Copies wide rows into the table `grown` from several sessions at once.
+pub(crate) fn copy_concurrently(cluster: &Cluster) {
+    const SESSIONS: usize = 8;
+    let file = cluster.data_dir().join("rows.copy");
+    let row = format!("{}\n", "x".repeat(1900));
+    std::fs::write(&file, row.repeat(4000)).unwrap();
+    let start = std::sync::Barrier::new(SESSIONS);
+    thread::scope(|scope| {
+        for _ in 0..SESSIONS {
+            scope.spawn(|| {
+                let mut client = session(cluster);
+                start.wait();
+                let from = file.display();
+                client.query(&format!("COPY grown FROM '{from}'")).unwrap();
+            });
+        }
+    });
+}

@@ -9,14 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::Client;
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_inspect::RunningServer;
 use howdah_lab::{Cluster, wait_for, wait_until};
 use howdah_probe::{
     SampleError,
+    by_sql::IdentityMonitor,
+    live::{MemoryWaits, WaitSource as _},
     waits::{
-        Class, ProcessKind, Profile, QueryOptions, SamplerOptions, TickSchedule, WaitEventNames,
-        WaitSampler,
+        Class, ProcessKind, Profile, ProfileRow, QueryOptions, SamplerOptions, SessionDimension,
+        TickSchedule, WaitEventNames, WaitSampler,
     },
 };
 use rustix::{
@@ -25,7 +27,9 @@ use rustix::{
     thread::{set_thread_res_gid, set_thread_res_uid},
 };
 
-use crate::support::{TIMEOUT, cluster, on_every_major_with, pid, run_in_background, session};
+use crate::support::{
+    TIMEOUT, cluster, connect_target, on_every_major_with, pid, run_in_background, session,
+};
 
 /// A sampler that lists processes in every round.
 fn open(server: &RunningServer) -> WaitSampler {
@@ -231,6 +235,66 @@ fn statements_of_active_backends_are_read() {
         (ProcessKind::Client, "Timeout:PgSleep".to_owned())
     );
     assert_eq!((row.samples, row.share), (2, Some(1.0)));
+}
+
+/// Samples of memory are joined with the identity of sessions over SQL, also of sessions that start
+/// and that change their application name meanwhile.
+#[test]
+fn samples_have_the_labels_of_their_sessions() {
+    let Some(cluster) = cluster("labels") else { return };
+    let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
+    let mut client = session(&cluster);
+    client
+        .query("CREATE ROLE ann LOGIN")
+        .and_then(|_| client.query("CREATE DATABASE shop"))
+        .unwrap();
+    let session_as = |application: &str| {
+        let uri = cluster.uri("shop").replace("//postgres@", "//ann@");
+        let separator = if uri.contains('?') { '&' } else { '?' };
+        let uri = format!("{uri}{separator}application_name={application}");
+        let words = ConnParams::from_conninfo(uri);
+        let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
+        Client::connect(&target).unwrap()
+    };
+    let sleep =
+        |mut client: Client| thread::spawn(move || drop(client.query("SELECT pg_sleep(600)")));
+    let _first = sleep(session_as("first"));
+    let all = SessionDimension::ALL.to_vec();
+    let identities = IdentityMonitor::start(&connect_target(&cluster), all).unwrap();
+    assert_eq!(identities.hidden(), None);
+    let mut waits = {
+        let sampler = WaitSampler::open(&server, SamplerOptions::default()).unwrap();
+        MemoryWaits::new(sampler, &server, Some(identities)).unwrap()
+    };
+    let mut profile = Profile::default();
+    let mut samples = |waits: &mut MemoryWaits, application: &str| {
+        wait_until(application, TIMEOUT, || {
+            waits.sample(&mut profile).unwrap();
+            let rows = profile.total().rows;
+            let of = |row: &ProfileRow| {
+                let label = waits.label(row.session?)?;
+                let values = SessionDimension::ALL.map(|dimension| label.value(dimension));
+                let [user, database, found, client] = values;
+                (found == Some(application)).then(|| {
+                    assert_eq!((user, database), (Some("ann"), Some("shop")));
+                    assert!(client.is_some());
+                    (row.event.to_string(), row.samples)
+                })
+            };
+            let found: Vec<_> = rows.iter().filter_map(of).collect();
+            found.iter().any(|(event, samples)| event == "Timeout:PgSleep" && *samples > 3)
+        });
+    };
+    samples(&mut waits, "first");
+    let mut later = session_as("later");
+    later.query("SELECT 1").unwrap();
+    let later = sleep(later);
+    samples(&mut waits, "later");
+    let mut renamed = session_as("old");
+    renamed.query("SET application_name = 'new'").unwrap();
+    let renamed = sleep(renamed);
+    samples(&mut waits, "new");
+    drop((later, renamed));
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::{
     io::{self, Write},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use howdah_probe::{
     DurationStats,
-    extend::{ExtensionSummary, LostEvents},
+    extend::{ExtensionSummary, LockStats, LostEvents},
     live::{
         ExtensionInterval, ExtensionLockTotals, LongExtensionLock, ProbeOutput, RelationStats,
         TraceUpdate,
@@ -34,8 +34,12 @@ pub(super) const COLUMNS: &[&str] = &[
     "wait_p99_ms",
     "wait_max_ms",
     "wait_total_ms",
+    "hold_min_ms",
     "hold_mean_ms",
     "hold_max_ms",
+    "hold_total_ms",
+    "both_min_ms",
+    "both_mean_ms",
     "both_max_ms",
     "stack",
     "overhead",
@@ -98,22 +102,28 @@ impl<W: Write> ExtensionPrinter<W> {
         if self.lines.is_multiple_of(HEAD_EVERY) {
             writeln!(
                 out,
-                "{:<27}  {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}  most waited for",
-                "time", "waits", "min", "mean", "p50", "p99", "max"
+                "{:<27}  {:>7}  {:<40}  {:<24}  {:<24}",
+                "", "", "wait, ms", "hold", "both"
             )?;
+            write!(out, "{:<27}  {:>7}  ", "time", "locks")?;
+            write!(out, "{:>7} {:>7} {:>7} {:>8} {:>8}", "min", "mean", "p50", "p99", "max")?;
+            for _ in 0..2 {
+                write!(out, "  {:>7} {:>7} {:>8}", "min", "mean", "max")?;
+            }
+            writeln!(out, "  most waited for")?;
         }
         self.lines += 1;
-        let DurationStats { count, min, mean, p50, p99, max, .. } = summary.waits();
-        let cells = [min, mean, p50, p99, max].map(|wait| match count {
-            0 => "-".to_owned(),
-            _ => rows::duration(wait),
-        });
-        let [min, mean, p50, p99, max] = cells;
-        let relation = relation.unwrap_or_default();
-        writeln!(
-            out,
-            "{time:<27}  {count:>7} {min:>10} {mean:>10} {p50:>10} {p99:>10} {max:>10}  {relation}"
-        )
+        let LockStats { wait, hold, both } = summary.stats();
+        write!(out, "{time:<27}  {:>7}  ", hold.count)?;
+        let [min, mean, p50, p99, max] =
+            [wait.min, wait.mean, wait.p50, wait.p99, wait.max].map(|of| short_ms(wait.count, of));
+        write!(out, "{min:>7} {mean:>7} {p50:>7} {p99:>8} {max:>8}")?;
+        for stats in [hold, both] {
+            let [min, mean, max] =
+                [stats.min, stats.mean, stats.max].map(|of| short_ms(stats.count, of));
+            write!(out, "  {min:>7} {mean:>7} {max:>8}")?;
+        }
+        writeln!(out, "  {}", relation.unwrap_or_default())
     }
 
     /// Writes the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
@@ -130,8 +140,8 @@ impl<W: Write> ExtensionPrinter<W> {
         if self.rows.is_table() {
             self.totals_table(summary, relations)?;
         } else {
-            for RelationStats { relation, waits, holds } in relations {
-                let mut row = wait_and_hold_cells("relation", waits, holds);
+            for RelationStats { relation, stats } in relations {
+                let mut row = stats_cells("relation", stats);
                 row.push(("relation", json!(relation)));
                 self.rows.write(&row)?;
             }
@@ -153,13 +163,12 @@ impl<W: Write> ExtensionPrinter<W> {
         relations: &[RelationStats],
     ) -> io::Result<()> {
         let out = &mut self.rows.out;
-        let (waits, at_once) = (all.waits(), all.conditional());
-        writeln!(out, "\n{} locks acquired after waiting, {at_once} without waiting", waits.count)?;
-        if waits.count + at_once == 0 {
+        let (LockStats { wait, hold, both }, at_once) = (all.stats(), all.conditional());
+        writeln!(out, "\n{} locks acquired after waiting, {at_once} without waiting", wait.count)?;
+        if hold.count == 0 {
             return Ok(());
         }
-        for (name, stats) in [("wait", waits), ("hold", all.holds()), ("both", all.wait_and_hold())]
-        {
+        for (name, stats) in [("wait", wait), ("hold", hold), ("both", both)] {
             let DurationStats { min, mean, p50, p99, max, total, .. } = stats;
             let [min, mean, p50, p99, max, total] =
                 [min, mean, p50, p99, max, total].map(rows::duration);
@@ -168,19 +177,28 @@ impl<W: Write> ExtensionPrinter<W> {
                 "{name}: min {min}, mean {mean}, p50 {p50}, p99 {p99}, max {max}, total {total}"
             )?;
         }
+        write!(out, "\n{:>7}  {:<40}", "", "wait, ms")?;
+        writeln!(out, "  {:<26}  {:<26}", "hold", "both")?;
+        write!(out, "{:>7}  ", "locks")?;
+        write!(out, "{:>9} {:>7} {:>7} {:>8} {:>8}", "total", "min", "mean", "p99", "max")?;
         writeln!(
             out,
-            "\n{:>7} {:>10} {:>10} {:>10} {:>10}  relation",
-            "locks", "waited", "p99", "max", "held"
+            "  {:>9} {:>7} {:>7} {:>8}  {:>7} {:>7} {:>8}  relation",
+            "total", "min", "mean", "max", "min", "mean", "max"
         )?;
-        for RelationStats { relation, waits, holds } in relations.iter().take(RELATIONS_SHOWN) {
-            let [total, p99, max, held] =
-                [waits.total, waits.p99, waits.max, holds.total].map(rows::duration);
-            writeln!(
-                out,
-                "{:>7} {total:>10} {p99:>10} {max:>10} {held:>10}  {relation}",
-                holds.count
-            )?;
+        for RelationStats { relation, stats } in relations.iter().take(RELATIONS_SHOWN) {
+            let LockStats { wait, hold, both } = stats;
+            let [total, min, mean, p99, max] =
+                [wait.total, wait.min, wait.mean, wait.p99, wait.max]
+                    .map(|of| short_ms(wait.count, of));
+            write!(out, "{:>7}  ", hold.count)?;
+            write!(out, "{total:>9} {min:>7} {mean:>7} {p99:>8} {max:>8}")?;
+            let [total, min, mean, max] =
+                [hold.total, hold.min, hold.mean, hold.max].map(|of| short_ms(hold.count, of));
+            write!(out, "  {total:>9} {min:>7} {mean:>7} {max:>8}")?;
+            let [min, mean, max] =
+                [both.min, both.mean, both.max].map(|of| short_ms(both.count, of));
+            writeln!(out, "  {min:>7} {mean:>7} {max:>8}  {relation}")?;
         }
         let more = relations.len().saturating_sub(RELATIONS_SHOWN);
         if more > 0 {
@@ -225,11 +243,8 @@ fn lost_remarks(lost_events: &LostEvents) -> Vec<String> {
 }
 
 fn summary_cells(kind: &str, summary: &ExtensionSummary) -> Vec<Cell> {
-    let mut row = wait_and_hold_cells(kind, &summary.waits(), &summary.holds());
+    let mut row = stats_cells(kind, &summary.stats());
     row.push(("at_once", json!(summary.conditional())));
-    if summary.waits().count > 0 {
-        row.push(("both_max_ms", rows::ms(summary.wait_and_hold().max)));
-    }
     row
 }
 
@@ -245,14 +260,35 @@ pub(super) fn wait_times(waits: &DurationStats) -> [Cell; 6] {
     ]
 }
 
-fn wait_and_hold_cells(kind: &str, waits: &DurationStats, holds: &DurationStats) -> Vec<Cell> {
+fn stats_cells(kind: &str, stats: &LockStats) -> Vec<Cell> {
+    let LockStats { wait, hold, both } = stats;
     let mut row =
-        vec![("source", json!(SOURCE)), ("kind", json!(kind)), ("waits", json!(waits.count))];
-    if waits.count > 0 {
-        row.extend(wait_times(waits));
+        vec![("source", json!(SOURCE)), ("kind", json!(kind)), ("waits", json!(wait.count))];
+    if wait.count > 0 {
+        row.extend(wait_times(wait));
+        row.extend([
+            ("both_min_ms", rows::ms(both.min)),
+            ("both_mean_ms", rows::ms(both.mean)),
+            ("both_max_ms", rows::ms(both.max)),
+        ]);
     }
-    if holds.count > 0 {
-        row.extend([("hold_mean_ms", rows::ms(holds.mean)), ("hold_max_ms", rows::ms(holds.max))]);
+    if hold.count > 0 {
+        row.extend([
+            ("hold_min_ms", rows::ms(hold.min)),
+            ("hold_mean_ms", rows::ms(hold.mean)),
+            ("hold_max_ms", rows::ms(hold.max)),
+            ("hold_total_ms", rows::ms(hold.total)),
+        ]);
     }
     row
+}
+
+/// Formats a duration as milliseconds for people; `-` if there are no durations.
+fn short_ms(count: u64, duration: Duration) -> String {
+    match duration.as_secs_f64() * 1e3 {
+        _ if count == 0 => "-".to_owned(),
+        ms if ms >= 100.0 => format!("{ms:.0}"),
+        ms if ms >= 10.0 => format!("{ms:.1}"),
+        ms => format!("{ms:.3}"),
+    }
 }

@@ -152,18 +152,36 @@ fn write_extension(text: &mut String, window: &RecordingWindow, whole: &TimeBuck
     let (waits, holds) = (&extension.waits, &extension.holds);
     let _ = writeln!(
         text,
-        "\nextension locks: {} with waits, {} acquired at once; held for {} in total",
+        "\nextension locks: {} with waits, {} acquired at once",
         waits.count(),
         extension.conditional,
-        units::duration(holds.total())
     );
+    for (name, times) in [("wait", waits), ("hold", holds)] {
+        if times.count() == 0 {
+            continue;
+        }
+        let [min, mean, p50, p99, max, total] = [
+            times.min(),
+            times.mean(),
+            times.quantile(0.5),
+            times.quantile(0.99),
+            times.max(),
+            times.total(),
+        ]
+        .map(units::duration);
+        let _ = writeln!(
+            text,
+            "  {name}: min {min}, mean {mean}, p50 {p50}, p99 {p99}, longest {max}, total {total}"
+        );
+    }
     if waits.count() == 0 {
         return;
     }
-    let [p50, p99, max, total] =
-        [waits.quantile(0.5), waits.quantile(0.99), waits.max(), waits.total()]
-            .map(units::duration);
-    let _ = writeln!(text, "  wait: p50 {p50}, p99 {p99}, longest {max}, total {total}");
+    // The holds of locks that were acquired at once are not separate, and have no wait.
+    if holds.count() == waits.count() {
+        let both = units::duration(waits.mean() + holds.mean());
+        let _ = writeln!(text, "  both: mean {both}");
+    }
     for of in extension.relations.iter().take(ROWS_SHOWN) {
         let share = percent(of.total_us as f64 / 1e6, waits.total().as_secs_f64());
         let _ = writeln!(

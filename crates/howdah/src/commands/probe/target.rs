@@ -67,6 +67,11 @@ impl TargetArgs {
             || self.connection.names_a_server()
     }
 
+    /// Whether the server is named by a connection rather than by its processes.
+    pub(super) fn is_connection(&self) -> bool {
+        self.pid.is_none() && self.data_dir.is_none() && self.container.is_none()
+    }
+
     /// Finds the server's processes; an error if they are not on this host or not accessible.
     pub(super) fn find(&self) -> anyhow::Result<LocalServer> {
         match self.by_process() {
@@ -129,6 +134,16 @@ impl TargetArgs {
             (.., Some(container)) => Some(RunningServer::in_container(container)),
             (None, None, None) => None,
         }
+    }
+
+    /// Connects to the server, which must be named by a connection.
+    pub(super) fn session(&self) -> anyhow::Result<(ConnectTarget, Client)> {
+        if self.is_connection() {
+            return self.connect();
+        }
+        Err(errors::wrong_usage(
+            "locks are read over SQL: name the server by a URI instead of a process, directory or container",
+        ))
     }
 
     fn connect(&self) -> anyhow::Result<(ConnectTarget, Client)> {

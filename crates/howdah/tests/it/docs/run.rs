@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 45] = [
+const MANNERS: [(&str, Manner); 46] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -83,6 +83,7 @@ const MANNERS: [(&str, Manner); 45] = [
     ("howdah top", Draws),
     ("probe report", Ends),
     ("probe doctor", Ends),
+    ("probe lock-graph", Ends),
     ("--until-checkpoint", Watches(0)),
     ("howdah probe", Watches(0)),
     ("howdah compare", Answers),
