@@ -296,6 +296,9 @@ impl PageWriter<'_> {
             let bytes = format_cell(&ViewCell::Integer(bytes), ColumnUnit::Bytes);
             self.title(format!("I/O and WAL since it connected; WAL {bytes}"));
         }
+        if details.io.as_ref().is_some_and(Vec::is_empty) {
+            self.note("  none yet: the server counts them when a transaction ends");
+        }
         for io in details.io.iter().flatten() {
             self.text(&format!("  {}", io_text(io)));
         }
