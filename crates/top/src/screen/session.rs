@@ -244,7 +244,7 @@ impl PageWriter<'_> {
             }
             None if !backend.is_readable => self.note("n/a: press g for the grant"),
             None => {
-                self.note("not read: press i outside of this page to read those of idle sessions")
+                self.note("not read: press i on the table to read those of idle sessions");
             }
         }
     }
