@@ -113,7 +113,7 @@ fn session_page_shows_io() {
     let uri = cluster.uri("postgres");
     let args = ["top", &uri, "--interval", "300ms", "--filter", "done"];
     let Some(tmux) = Tmux::start(test, folder.path(), (80, 24), &[], &args) else { return };
-    tmux.wait_for_text("has done I/O");
+    tmux.wait_for_text("BEGIN; SELECT");
     tmux.press(&["Enter"]);
     tmux.wait_for("I/O and WAL", |screen| {
         screen.contains("relation normal: hits ")
