@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use howdah_connect::Client;
 
-use crate::{CollectError, ServerVersion};
+use crate::{CollectError, ServerVersion, prepared_query::OWN_COMMENT};
 
 /// Privileges of a role on this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Privileges {
         };
         let sql = format!(
             "SELECT current_user, rolsuper, {roles}, {temp_files} \
-             FROM pg_roles WHERE rolname = current_user"
+             FROM pg_roles WHERE rolname = current_user{OWN_COMMENT}"
         );
         let what = "the role's privileges";
         let results = client.query(&sql).map_err(CollectError::query(what))?;

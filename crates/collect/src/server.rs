@@ -8,7 +8,7 @@ use howdah_settings::parse_size;
 use crate::{
     Activity, CollectError, Overview, Privileges, ServerVersion, SessionDetails, StatsView,
     ViewSample, WaitCounts, activity,
-    prepared_query::PreparedQuery,
+    prepared_query::{OWN_COMMENT, PreparedQuery},
     session_details,
     view::{VersionedSql, sql_for_version},
 };
@@ -248,7 +248,8 @@ impl ServerInfo {
             current_setting('max_connections'), current_database(), pg_backend_pid(), \
             (SELECT (date_part('epoch', backend_start) * 1e6)::int8 FROM pg_stat_activity \
             WHERE pid = pg_backend_pid())";
-        let results = client.query(sql).map_err(CollectError::query("the server's start time"))?;
+        let sql = format!("{sql}{OWN_COMMENT}");
+        let results = client.query(&sql).map_err(CollectError::query("the server's start time"))?;
         let row = results.first().and_then(|result| result.rows.first());
         let row = row.ok_or(CollectError::NotPostgres { what: "start time" })?;
         let number = |at| row.text(at).and_then(|text| text.parse().ok());
@@ -275,7 +276,7 @@ impl ServerInfo {
 /// startup messages.
 fn query_version(client: &mut Client) -> Result<ServerVersion, CollectError> {
     let text = client
-        .one_value("SELECT current_setting('server_version_num')")
+        .one_value(&format!("SELECT current_setting('server_version_num'){OWN_COMMENT}"))
         .map_err(CollectError::query("the server's version"))?;
     let number = text.and_then(|text| text.parse().ok());
     number.map(ServerVersion).ok_or(CollectError::NotPostgres { what: "version" })
@@ -315,7 +316,7 @@ const RAISE_MMAP_THRESHOLD: &str = "; SELECT length(repeat(' ', 8388608))";
 /// Returns the value of a setting; `None` if the server does not know it or the role may not read
 /// it.
 fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectError> {
-    match client.one_value(&format!("SELECT current_setting('{name}')")) {
+    match client.one_value(&format!("SELECT current_setting('{name}'){OWN_COMMENT}")) {
         Ok(value) => Ok(value),
         Err(QueryError::Sql(_)) => Ok(None),
         Err(error) => Err(CollectError::query("a setting")(error)),

@@ -115,7 +115,7 @@ fn show(
                     ModelEffect::Suspend => screen.suspend()?,
                     ModelEffect::SaveColumns(path, columns) => {
                         let outcome = columns.save(&path);
-                        model.notice = Some(saved_notice(&path, outcome));
+                        model.notice = Some(saved_notice(&path, &outcome));
                     }
                     effect => act(effect)?,
                 }
@@ -127,9 +127,9 @@ fn show(
     }
 }
 
-fn saved_notice(path: &Path, outcome: io::Result<()>) -> StatusNotice {
+fn saved_notice(path: &Path, outcome: &io::Result<()>) -> StatusNotice {
     let path = path.display();
-    let text = match &outcome {
+    let text = match outcome {
         Ok(()) => format!("columns are saved in {path}"),
         Err(error) => format!("columns are not saved: cannot write {path}: {error}"),
     };

@@ -49,9 +49,7 @@ fn session_page_shows_locks_and_blockers_and_ends_the_session() {
             has(screen, &["ShareLock on transaction", "RowExclusiveLock on link"])
         });
         if major >= 18 {
-            tmux.wait_for("I/O of the session", |screen| {
-                has(screen, &["WAL ", "relation normal: hits "])
-            });
+            tmux.wait_for_text("I/O and WAL since it connected");
         }
         tmux.press(&["Home"]);
         tmux.wait_for("waits of the last minutes", |screen| {
@@ -104,6 +102,27 @@ fn session_page_shows_progress_and_plan() {
 }
 
 #[test]
+fn session_page_shows_io() {
+    let test = "session_page_shows_io";
+    let how = Cluster::builder().major(18);
+    let Some(cluster) = skip_without_postgres(test, how.start()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = session(&cluster);
+    client.query("CREATE TABLE item AS SELECT i FROM generate_series(1, 20000) i").unwrap();
+    client.query("BEGIN; SELECT 'has done I/O'").unwrap();
+    let uri = cluster.uri("postgres");
+    let args = ["top", &uri, "--interval", "300ms", "--filter", "done"];
+    let Some(tmux) = Tmux::start(test, folder.path(), (80, 24), &[], &args) else { return };
+    tmux.wait_for_text("BEGIN; SELECT");
+    tmux.press(&["Enter"]);
+    tmux.wait_for("I/O and WAL", |screen| {
+        screen.contains("relation normal: hits ")
+            && screen.contains("since it connected; WAL ")
+            && !screen.contains("WAL 0B")
+    });
+}
+
+#[test]
 fn header_has_workers_and_sizes() {
     let test = "header_has_workers_and_sizes";
     for major in [14, 18] {
@@ -146,7 +165,7 @@ fn chosen_columns_are_saved_for_the_next_start() {
     let config = folder.path().join("config");
     let variables = [("XDG_CONFIG_HOME", config.to_str().unwrap())];
     let args = ["top", &uri, "--interval", "300ms"];
-    let start = |args: &[&str]| Tmux::start(test, folder.path(), (120, 40), &variables, args);
+    let start = |args: &[&str]| Tmux::start(test, folder.path(), (200, 40), &variables, args);
     let titles = |screen: &str| -> String {
         screen.lines().find(|line| line.contains("Time↓")).unwrap_or_default().to_owned()
     };
@@ -231,7 +250,8 @@ fn waits_are_shown_by_application_live_and_recorded() {
             && is_row(screen, "checkout")
             && is_row(screen, "reports")
     });
-    tmux.press(&["w"]);
+    // The next key clears the notice.
+    tmux.press(&["w", "Down"]);
     tmux.wait_for("the period since the mark", |screen| {
         let footer = screen.lines().last().unwrap_or_default();
         footer.contains("s) ") && is_row(screen, "checkout")

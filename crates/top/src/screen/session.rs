@@ -244,7 +244,7 @@ impl PageWriter<'_> {
             }
             None if !backend.is_readable => self.note("n/a: press g for the grant"),
             None => {
-                self.note("not read: press i outside of this page to read those of idle sessions")
+                self.note("not read: press i on the table to read those of idle sessions");
             }
         }
     }
@@ -295,6 +295,9 @@ impl PageWriter<'_> {
         if let Some(bytes) = details.wal_bytes {
             let bytes = format_cell(&ViewCell::Integer(bytes), ColumnUnit::Bytes);
             self.title(format!("I/O and WAL since it connected; WAL {bytes}"));
+        }
+        if details.io.as_ref().is_some_and(Vec::is_empty) {
+            self.note("  none yet: the server counts them when a transaction ends");
         }
         for io in details.io.iter().flatten() {
             self.text(&format!("  {}", io_text(io)));
