@@ -1,5 +1,5 @@
 //! `--metrics ADDR` serves the metrics of a running command to Prometheus; `--metrics-statsd ADDR`
-//! sends them to a statsd server, and `--metrics-otlp URL` to a receiver of OpenTelemetry's protocol.
+//! sends them to a statsd server, and `--metrics-otlp URL` to an OpenTelemetry receiver.
 //!
 //! All run in threads of their own, so scrapes and the command's work never wait for each other.
 

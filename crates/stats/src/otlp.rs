@@ -33,7 +33,7 @@ const CUMULATIVE: u64 = 2;
 /// assert!(request.windows(12).any(|bytes| bytes == b"t_sent_total"));
 /// ```
 pub fn encode(registry: &Registry, service: &str, started: SystemTime, now: SystemTime) -> Vec<u8> {
-    let times = PointTimes { start_ns: unix_ns(started), end_ns: unix_ns(now) };
+    let times = SeriesTimes { start_ns: unix_ns(started), end_ns: unix_ns(now) };
     let mut scope = ProtobufMessage::default();
     // ScopeMetrics.scope, with InstrumentationScope.name
     scope.message(1, |of| {
@@ -54,13 +54,13 @@ pub fn encode(registry: &Registry, service: &str, started: SystemTime, now: Syst
 }
 
 #[derive(Clone, Copy)]
-struct PointTimes {
+struct SeriesTimes {
     start_ns: u64,
     end_ns: u64,
 }
 
-/// Writes a `Metric`.
-fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: PointTimes) {
+/// Writes a `Metric`, with a point for each series.
+fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: SeriesTimes) {
     let description = family.description();
     metric.string(1, description.name()).string(2, description.help());
     let points: Vec<_> = family.series().collect();
@@ -118,7 +118,7 @@ fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: Poin
 }
 
 /// Writes the values of a `HistogramDataPoint`.
-fn write_histogram(point: &mut ProtobufMessage, histogram: &Histogram, times: PointTimes) {
+fn write_histogram(point: &mut ProtobufMessage, histogram: &Histogram, times: SeriesTimes) {
     // Read once, so that the count is the sum of the buckets.
     let counts: Vec<u64> = histogram.bucket_counts().collect();
     let bounds = histogram.bounds_us().iter().map(|us| *us as f64 / 1e6);
@@ -196,7 +196,7 @@ mod tests {
         let registry = Registry::new();
         registry.histogram(&TOOK).observe_us(700);
         let mut point = ProtobufMessage::default();
-        let times = PointTimes { start_ns: 1, end_ns: 2 };
+        let times = SeriesTimes { start_ns: 1, end_ns: 2 };
         write_histogram(&mut point, &registry.histogram(&TOOK), times);
         let (counts, bounds) = ([0, 1, 0_u64], [0.0005, 0.001_f64]);
         let expected = [

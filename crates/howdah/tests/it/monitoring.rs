@@ -22,8 +22,17 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Parts of the names of metrics that exist only while a feature is used, which the test does not.
 const CONDITIONAL: &[&str] = &[
-    "member", "mirror", "listen", "capture", "notification", "backend", "probe_extension",
-    "probe_checkpoint", "probe_call", "probe_triggers", "probe_pressure",
+    "member",
+    "mirror",
+    "listen",
+    "capture",
+    "notification",
+    "backend",
+    "probe_extension",
+    "probe_checkpoint",
+    "probe_call",
+    "probe_triggers",
+    "probe_pressure",
 ];
 
 fn root() -> PathBuf {

@@ -1,5 +1,5 @@
-//! Tracks the cost of BPF programs against a budget: in each second a share of all processors' time,
-//! and in the long run a share of the time that the server itself needs.
+//! Tracks the cost of BPF programs against a budget: in each second a share of all processors'
+//! time, and in the long run a share of the time that the server itself needs.
 
 use std::{thread, time::Duration};
 
@@ -35,13 +35,13 @@ impl TraceBudget {
     }
 }
 
-/// Spreads tracing over time, so that in the long run it costs at most a share of the processor time
-/// that the server's processes need. A busy server can be traced all the time, unless most of its
+/// Spreads tracing over time, so that in the long run it costs at most a share of the processor
+/// time that the server's processes need. A busy server can be traced all the time, unless most of its
 /// work is what is traced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceCredit {
     share: f64,
-    /// What may still be spent, in seconds of a processor; negative if too much was.
+    /// The rest that may be spent, in seconds of a processor; negative if too much was.
     left: f64,
     /// The cost of the current second of tracing, and of the last whole one.
     spent: Duration,

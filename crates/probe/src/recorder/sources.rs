@@ -254,7 +254,7 @@ impl Sources {
     }
 
     /// Pauses tracing extension locks if they cost more than their share of the server's time, and
-    /// resumes it when that is no longer so, or at once when `is_needed`.
+    /// resumes it when they no longer do, or at once when `is_needed`.
     fn pause_or_resume(&mut self, now: Instant, is_needed: bool) {
         let is_pausing = matches!(self.pause, Some(TracingPause::ForCredit));
         if self.extension.is_none() && !is_pausing {

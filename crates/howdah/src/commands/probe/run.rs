@@ -68,8 +68,8 @@ pub(super) struct Args {
     /// Maximum cost of BPF programs, in percent of all CPUs; more expensive ones are detached
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     budget: f64,
-    /// Maximum cost of tracing extension locks, in percent of the server's own processor time; if it
-    /// is more, only some seconds are traced, except after a trigger and while sessions wait
+    /// Maximum cost of tracing extension locks, in percent of the server's own processor time; if
+    /// it is more, only some seconds are traced, except after a trigger and while sessions wait
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     server_budget: f64,
     /// Exit when the server stops, instead of waiting for it to restart
