@@ -36,8 +36,8 @@ impl TraceBudget {
 }
 
 /// Spreads tracing over time, so that in the long run it costs at most a share of the processor
-/// time that the server's processes need. A busy server can be traced all the time, unless most of its
-/// work is what is traced.
+/// time that the server's processes need. A busy server can be traced all the time, unless most of
+/// its work is what is traced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceCredit {
     share: f64,
