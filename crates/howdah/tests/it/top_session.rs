@@ -109,11 +109,11 @@ fn session_page_shows_io() {
     let folder = tempfile::tempdir().unwrap();
     let mut client = session(&cluster);
     client.query("CREATE TABLE item AS SELECT i FROM generate_series(1, 20000) i").unwrap();
-    client.query("BEGIN; SELECT 'has done I/O'").unwrap();
+    // An idle server process reports its statistics after ten seconds at the latest.
     let uri = cluster.uri("postgres");
-    let args = ["top", &uri, "--interval", "300ms", "--filter", "done"];
+    let args = ["top", &uri, "--interval", "300ms", "--idle", "--filter", "item"];
     let Some(tmux) = Tmux::start(test, folder.path(), (80, 24), &[], &args) else { return };
-    tmux.wait_for_text("BEGIN; SELECT");
+    tmux.wait_for_text("CREATE TABLE item");
     tmux.press(&["Enter"]);
     tmux.wait_for("I/O and WAL", |screen| {
         screen.contains("relation normal: hits ")

@@ -297,7 +297,7 @@ impl PageWriter<'_> {
             self.title(format!("I/O and WAL since it connected; WAL {bytes}"));
         }
         if details.io.as_ref().is_some_and(Vec::is_empty) {
-            self.note("  none yet: the server counts them when a transaction ends");
+            self.note("  none yet: the server counts them after a transaction");
         }
         for io in details.io.iter().flatten() {
             self.text(&format!("  {}", io_text(io)));
