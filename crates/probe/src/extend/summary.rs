@@ -105,7 +105,7 @@ mod tests {
         assert_eq!((wait.count, wait.min.as_micros().next_multiple_of(10)), (3, 100));
         assert_eq!(wait.total.as_micros().div_ceil(100), 24);
         assert_eq!((hold.count, both.count, summary.conditional()), (4, 3, 1));
-        let both_us = [both.min, both.mean, both.max].map(|of| of.as_micros() / 10);
+        let both_us = [both.min, both.mean, both.max].map(|of| (of.as_micros() + 5) / 10);
         assert_eq!(both_us, [11, 81, 201]);
         let order: Vec<_> = summary.relations().iter().map(|(of, _)| *of).collect();
         assert_eq!(order, [(5, 8), (5, 7)]);
