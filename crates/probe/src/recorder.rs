@@ -478,7 +478,8 @@ impl FlightRecorder {
         second.elapsed_us = micros(now.saturating_duration_since(finished.at));
         second.cpu_us = micros(cpu.saturating_sub(finished.cpu));
         second.lost.calls = finished.lost.calls;
-        second.lost.records = self.new_lost_records();
+        let lost = self.writer.status().lost;
+        second.lost.records = lost.saturating_sub(mem::replace(&mut self.writer_status.lost, lost));
         self.summary.seconds += 1;
         self.summary.recorded += Duration::from_micros(second.elapsed_us);
         self.summary.samples += u64::from(second.waits.rounds);
@@ -592,11 +593,6 @@ impl FlightRecorder {
         if !is_over {
             self.exact = Some((started_us, probes));
         }
-    }
-
-    fn new_lost_records(&mut self) -> u64 {
-        let lost = self.writer.status().lost;
-        lost.saturating_sub(mem::replace(&mut self.writer_status.lost, lost))
     }
 
     /// Reports that the file can no longer be written, or that it can be written again.

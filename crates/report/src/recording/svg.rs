@@ -6,7 +6,7 @@
 //! calls, where an episode has some. Write and sync phases are shaded through the lanes below the
 //! checkpoints. Hovering over a column shows its figures.
 //!
-//! A [figure](figure) beside a paragraph of the story has one lane below the checkpoints.
+//! A [`figure`] beside a paragraph of the story has one lane below the checkpoints.
 
 mod counters;
 mod lanes;
