@@ -7,7 +7,7 @@ use howdah_inspect::{ExecutableState, InspectError, RunningServer};
 
 use crate::{
     bpf::supports_uprobe_multi, calibrate::HitCost, capability::Capabilities,
-    checkpoints::ProbeSource, durations, extend, patched_code, traced_server::TracedServer,
+    checkpoints::ProbeSource, durations, extend, patched_code, stacks, traced_server::TracedServer,
 };
 
 /// The diagnosis of a server.
@@ -108,6 +108,13 @@ pub fn diagnose(server: &RunningServer) -> ProbeDiagnosis {
         extension_locks(server, hit_cost, why_not.as_deref()),
         sweep(server),
         waits(server),
+        profile(server),
+        MetricDiagnosis {
+            name: "lock-graph",
+            source: Some(ProbeSource::Sql),
+            cost: None,
+            missing: None,
+        },
     ];
     let calls = durations::ProbeMetric::ALL.into_iter();
     metrics
@@ -233,6 +240,12 @@ fn waits(server: &RunningServer) -> MetricDiagnosis {
             missing: Some(error.to_string()),
         },
     }
+}
+
+fn profile(server: &RunningServer) -> MetricDiagnosis {
+    let missing = stacks::profile::check_profile(server).err().map(|error| error.to_string());
+    let source = missing.is_none().then_some(ProbeSource::Perf);
+    MetricDiagnosis { name: "profile", source, cost: None, missing }
 }
 
 /// Diagnoses a metric that is read from the server's memory.

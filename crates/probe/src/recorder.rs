@@ -420,7 +420,7 @@ impl FlightRecorder {
     }
 
     fn record(&mut self, at_us: i64, record: &FlightRecord) {
-        if let Some(metrics) = &self.metrics {
+        if let Some(metrics) = &mut self.metrics {
             metrics.observe(record);
         }
         let body: RecordBody = record.to_bytes(self.next_number).into();
@@ -629,11 +629,16 @@ impl FlightRecorder {
         self.sync = SyncTimer::default();
         self.above.clear();
         // A server that stops releases its shared memory before its postmaster exits.
-        if let (SampleError::Reinitialised { .. }, ServerPresence::There(sources)) =
+        if let (SampleError::Reinitialised { pid }, ServerPresence::There(sources)) =
             (error, &self.server)
-            && let Ok(postmaster) = PostmasterIdentity::for_server(sources.server())
         {
-            self.server = ServerPresence::Ending(postmaster, now + STOP_TIMEOUT);
+            match PostmasterIdentity::for_server(sources.server()) {
+                Ok(postmaster) => {
+                    self.server = ServerPresence::Ending(postmaster, now + STOP_TIMEOUT);
+                }
+                // It has exited since.
+                Err(_) => self.note_end(now, &SampleError::ServerStopped { pid: *pid }),
+            }
             return;
         }
         self.note_end(now, error);

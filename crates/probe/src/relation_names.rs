@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_collect::sanitized_line;
 use howdah_connect::{Client, ConnectTarget};
 
 /// Looks up names of relations, if a session is available.
@@ -98,7 +99,7 @@ impl RelationNames {
                     0 => "SELECT current_database()".to_owned(),
                     oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}"),
                 };
-                let name = client.one_value(&sql).ok()??;
+                let name = sanitized_line(&client.one_value(&sql).ok()??).into_owned();
                 let mut client = Client::connect(&target.with_database(&name)).ok()?;
                 client.set_timeout(Some(QUERY_TIMEOUT));
                 Some((name, client))

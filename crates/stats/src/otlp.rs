@@ -63,6 +63,12 @@ struct SeriesTimes {
 fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: SeriesTimes) {
     let description = family.description();
     metric.string(1, description.name()).string(2, description.help());
+    match unit(description.metric_unit()) {
+        "" => {}
+        unit => {
+            metric.string(3, unit);
+        }
+    }
     let points: Vec<_> = family.series().collect();
     // The handles of a family are all of its kind.
     match points.first() {
@@ -84,7 +90,6 @@ fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: Seri
         }
         Some((_, MetricHandle::Gauge(_))) => {
             // Metric.gauge, with Gauge.data_points
-            metric.string(3, unit(description.metric_unit()));
             metric.message(5, |gauges| {
                 for (labels, handle) in points {
                     if let MetricHandle::Gauge(gauge) = handle
@@ -99,7 +104,6 @@ fn write_metric(metric: &mut ProtobufMessage, family: &MetricFamily, times: Seri
             });
         }
         Some((_, MetricHandle::Histogram(_))) => {
-            metric.string(3, "s");
             // Metric.histogram, with Histogram.data_points, .aggregation_temporality
             metric.message(9, |histograms| {
                 for (labels, handle) in points {
@@ -174,7 +178,7 @@ mod tests {
             \x3a\x08\x0a\x01a\x12\x03\x0a\x01b";
         let sum = [&[0x0a, point.len() as u8][..], point, b"\x10\x02\x18\x01"].concat();
         let counter = [b"\x0a\x07t_total\x12\x05Sent.\x3a", &[sum.len() as u8][..], &sum].concat();
-        let gauge = b"\x0a\x05t_nan\x12\x08Unknown.\x1a\0\x2a\0";
+        let gauge = b"\x0a\x05t_nan\x12\x08Unknown.\x2a\0";
         let scope = [
             b"\x0a\x08\x0a\x06howdah\x12",
             &[gauge.len() as u8][..],
@@ -185,7 +189,7 @@ mod tests {
         .concat();
         let resource = b"\x0a\x15\x0a\x13\x0a\x0cservice.name\x12\x03\x0a\x01s";
         let metrics = [resource, &[0x12, scope.len() as u8][..], &scope].concat();
-        let expected = [&[0x0a, metrics.len() as u8 | 0x80, 1][..], &metrics].concat();
+        let expected = [&[0x0a, metrics.len() as u8][..], &metrics].concat();
         assert_eq!(encoded, expected);
     }
 

@@ -335,10 +335,7 @@ impl Model {
     pub fn update(&mut self, message: ModelMessage) -> Vec<ModelEffect> {
         match message {
             ModelMessage::Key(event) => self.key(event),
-            ModelMessage::Mouse(event) => {
-                self.mouse(event);
-                Vec::new()
-            }
+            ModelMessage::Mouse(event) => self.mouse(event),
             ModelMessage::Resize => Vec::new(),
             ModelMessage::Health(server, health) => {
                 let is_standing_still = self.is_paused && matches!(health, ServerHealth::Read(_));
@@ -370,7 +367,9 @@ impl Model {
                 // Ignored if the user has closed the page in the meantime.
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);
-                } else if let Some(page) = &mut self.choices.session {
+                } else if let Some(page) = &mut self.choices.session
+                    && page.plan == PagePlan::Requested
+                {
                     page.plan = PagePlan::Received(plan);
                 }
                 Vec::new()

@@ -12,7 +12,7 @@ use howdah_stats::{Registry, otlp};
 use super::periodic::PeriodicSender;
 use crate::errors::WithHint as _;
 
-/// Time for the reply to a request. The end of a command waits this long at most.
+/// Time for the reply to a request. The end of a command waits for at most two.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the registry to `url` until the sender is dropped. Failures are logged: one line when they

@@ -33,6 +33,7 @@ const CONDITIONAL: &[&str] = &[
     "probe_call",
     "probe_triggers",
     "probe_pressure",
+    "probe_session_samples",
 ];
 
 fn root() -> PathBuf {

@@ -148,7 +148,9 @@ impl IdentityMonitor {
             // A process that has already exited is known by its title only.
             let title = self.labels.label(preliminary).cloned().unwrap_or_default();
             let known = self.processes.entry(pid).or_insert_with(|| self.labels.intern(title));
-            moved.insert(preliminary, *known);
+            if preliminary != LabelId::OTHER {
+                moved.insert(preliminary, *known);
+            }
         }
         if !moved.is_empty() {
             profile.relabel(&moved);

@@ -82,7 +82,8 @@ pub fn profile_waits<S: WaitSource>(
             let report = profile.take_interval();
             output.write(WaitInterval { mark: None, report, source })?;
         }
-        for mark in marks.into_iter().flat_map(Receiver::try_iter) {
+        // At most one per tick, so that no number of them delays the samples.
+        if let Some(mark) = marks.and_then(|marks| marks.try_recv().ok()) {
             let report = profile.take_since_mark();
             output.write(WaitInterval { mark: Some(mark), report, source })?;
         }

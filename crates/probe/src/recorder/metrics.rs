@@ -163,6 +163,8 @@ const LONG_BOUNDS_US: &[u64] = &[
 /// Updates the metrics with each record.
 pub(super) struct RecorderMetrics {
     registry: Registry,
+    /// Whether there were sessions since the last record of counters: there is no record of none.
+    has_sessions: bool,
 }
 
 impl fmt::Debug for RecorderMetrics {
@@ -178,10 +180,11 @@ impl RecorderMetrics {
         for metric in [&BUFFERS_EXAMINED, &BUFFER_ALLOCATIONS, &CHECKPOINT_BUFFERS] {
             registry.counter(metric);
         }
-        Self { registry }
+        registry.gauge(&BLOCKED).set(f64::NAN);
+        Self { registry, has_sessions: false }
     }
 
-    pub(super) fn observe(&self, record: &FlightRecord) {
+    pub(super) fn observe(&mut self, record: &FlightRecord) {
         let registry = &self.registry;
         match record {
             FlightRecord::Second(second) => self.observe_second(second),
@@ -196,13 +199,26 @@ impl RecorderMetrics {
                 calls.add_buckets(&traced.calls.counts(SHORT_BOUNDS_US), traced.calls.total_us());
             }
             FlightRecord::Note(note) => match note.kind {
-                NoteKind::ServerEnded => registry.gauge(&SERVER_UP).set(0.0),
+                NoteKind::ServerEnded => {
+                    registry.gauge(&SERVER_UP).set(0.0);
+                    for metric in [&BLOCKED, &REPLAY_LAG_BYTES, &REPLAY_LAG] {
+                        registry.gauge(metric).set(f64::NAN);
+                    }
+                }
                 NoteKind::ServerBack => registry.gauge(&SERVER_UP).set(1.0),
                 NoteKind::Probes | NoteKind::File => {}
             },
             FlightRecord::Pressure(pressure) => self.observe_pressure(pressure),
-            FlightRecord::Sessions(sessions) => self.observe_sessions(sessions),
-            FlightRecord::Counters(counters) => self.observe_counters(counters),
+            FlightRecord::Sessions(sessions) => {
+                self.has_sessions = true;
+                self.observe_sessions(sessions);
+            }
+            FlightRecord::Counters(counters) => {
+                if !std::mem::take(&mut self.has_sessions) {
+                    registry.gauge(&BLOCKED).set(0.0);
+                }
+                self.observe_counters(counters);
+            }
             _ => {}
         }
     }

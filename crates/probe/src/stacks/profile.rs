@@ -310,6 +310,20 @@ impl StackProfiler {
     }
 }
 
+/// Checks whether a server's processes can be profiled here while they run.
+///
+/// # Errors
+///
+/// The kernel refuses events of the server's processes.
+pub(crate) fn check_profile(server: &RunningServer) -> Result<(), ProbeError> {
+    let pid = server.postmaster().pid();
+    let event = StackEvent::OnCpu { frequency: 99, has_kernel: false };
+    match ProcessEvents::open(pid, event, 1) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(ProbeError::StackEvents { pid, source }),
+    }
+}
+
 impl StackFolder {
     /// Adds the time that a process was off the CPU.
     fn add_off(&mut self, pid: u32, kind: ProcessKind, off: &OffCpu, end_ns: u64, has_all: bool) {

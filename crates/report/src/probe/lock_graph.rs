@@ -107,7 +107,8 @@ fn write_tree(out: &mut impl Write, graph: &LockGraph) -> io::Result<()> {
         if let Some(wait) = &node.wait {
             let _ = write!(line, "; waits {}", wait_text(wait));
         }
-        let others: Vec<_> = node.blockers.iter().skip(1).map(|pid| name(*pid)).collect();
+        let others: Vec<_> =
+            node.blockers.iter().skip(usize::from(node.depth > 0)).map(|pid| name(*pid)).collect();
         if !others.is_empty() {
             let _ = write!(line, "; also blocked by {}", others.join(", "));
         }

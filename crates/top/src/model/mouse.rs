@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 
-use super::{Model, Overlay};
+use super::{Model, ModelEffect, Overlay, session_page};
 
 /// Layout of the last drawn table; set when drawing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,19 +21,19 @@ pub struct TableGeometry {
 const WHEEL_ROWS: isize = 3;
 
 impl Model {
-    pub(super) fn mouse(&mut self, event: MouseEvent) {
+    pub(super) fn mouse(&mut self, event: MouseEvent) -> Vec<ModelEffect> {
         match &self.overlay {
             Overlay::None => {}
             // Confirmations and prompts ignore the mouse.
-            Overlay::Confirm(_) | Overlay::Prompt(_) => return,
+            Overlay::Confirm(_) | Overlay::Prompt(_) => return Vec::new(),
             _ => {
                 match event.kind {
                     MouseEventKind::ScrollUp => self.scroll = self.scroll.saturating_sub(3),
                     MouseEventKind::ScrollDown => self.scroll += 3,
-                    MouseEventKind::Down(_) => (self.overlay, self.scroll) = (Overlay::None, 0),
+                    MouseEventKind::Down(_) => return self.close_overlay(),
                     _ => {}
                 }
-                return;
+                return Vec::new();
             }
         }
         match event.kind {
@@ -43,6 +43,22 @@ impl Model {
             MouseEventKind::ScrollRight => self.shift += 1,
             MouseEventKind::Down(MouseButton::Left) => self.click(event.column, event.row),
             _ => {}
+        }
+        Vec::new()
+    }
+
+    /// Closes what is shown above the table. Above the session's page, that is the page or another
+    /// overlay, which the page survives.
+    fn close_overlay(&mut self) -> Vec<ModelEffect> {
+        let is_page = matches!(self.overlay, Overlay::Session);
+        (self.overlay, self.scroll) = (Overlay::None, 0);
+        match &self.choices.session {
+            Some(_) if is_page => session_page::close(self),
+            Some(_) => {
+                self.overlay = Overlay::Session;
+                Vec::new()
+            }
+            None => Vec::new(),
         }
     }
 

@@ -138,7 +138,7 @@ fn scroll(model: &mut Model, by: isize) -> Vec<ModelEffect> {
     Vec::new()
 }
 
-fn close(model: &mut Model) -> Vec<ModelEffect> {
+pub(super) fn close(model: &mut Model) -> Vec<ModelEffect> {
     model.choices.session = None;
     model.scroll = 0;
     vec![model.sample_effect()]

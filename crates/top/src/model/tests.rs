@@ -190,6 +190,29 @@ fn signal_outcomes_are_listed() {
 }
 
 #[test]
+fn click_closes_the_page_so_that_keys_have_the_selected_row() {
+    use ratatui::crossterm::event::{MouseButton, MouseEventKind};
+
+    let mut model = model();
+    press(&mut model, "\n");
+    let page = model.choices.session.as_ref().map(|page| page.key().0);
+    assert_eq!(page, Some(2));
+    let click = MouseEvent {
+        kind: MouseEventKind::Down(MouseButton::Left),
+        column: 3,
+        row: 4,
+        modifiers: KeyModifiers::NONE,
+    };
+    let effects = model.update(ModelMessage::Mouse(click));
+    assert!(matches!(effects[..], [ModelEffect::Sample { session: None, .. }]), "{effects:?}");
+    assert_eq!((&model.overlay, model.choices.session.is_none()), (&Overlay::None, true));
+    model.tagged.insert(RowId::Session(1, 1));
+    press(&mut model, "c");
+    let Overlay::Confirm(plan) = &model.overlay else { panic!("{:?}", model.overlay) };
+    assert_eq!((plan.signals.len(), plan.signals[0].target.pid), (1, 1));
+}
+
+#[test]
 fn enter_opens_the_page_of_a_session() {
     let mut model = model();
     let effects = press(&mut model, "\n");

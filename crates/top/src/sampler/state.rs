@@ -130,8 +130,12 @@ impl SamplerState {
         }
         let activity = self.server.activity(request.idle_texts)?;
         let mut overview = self.server.overview()?;
+        // Not a part of the sample's duration, on which the pause until the next one depends.
+        let mut sizes_took = Duration::ZERO;
         if request.sizes {
+            let begin = Instant::now();
             self.sizes.read(&mut self.server)?;
+            sizes_took = begin.elapsed();
             (overview.database_bytes, overview.database_growth) = self.sizes.figures();
         }
         let session = match request.session.map(|pid| self.server.session_details(pid)) {
@@ -175,7 +179,7 @@ impl SamplerState {
             processes,
             session,
             sampled_us: 0,
-            duration: started.elapsed(),
+            duration: started.elapsed().saturating_sub(sizes_took),
         })
     }
 

@@ -19,7 +19,8 @@ use super::{
     target::TargetArgs,
 };
 use crate::{
-    context::CommandContext, errors::WithHint as _, outcome::CommandOutcome, values::time,
+    commands::replay::allow_many_connections, context::CommandContext, errors::WithHint as _,
+    outcome::CommandOutcome, values::time,
 };
 
 /// Profile the functions in which the server's processes run or sleep, and draw a flame graph.
@@ -67,6 +68,13 @@ Examples:
 
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let server = args.target.find()?.server;
+    // Before the profile, which would be lost if a file could not be created.
+    let files = ProfileFiles {
+        svg: args.output.as_deref().map(create).transpose()?,
+        folded: args.folded.as_deref().map(create).transpose()?,
+    };
+    // Each process needs a descriptor.
+    allow_many_connections();
     let mode = if args.off_cpu {
         ProfileMode::OffCpu
     } else {
@@ -86,42 +94,63 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         stop: ctx.interrupted(),
     };
     let (profile, ended) = profile_stacks(profiler, &server, &pace).map_err(common::live_error)?;
-    args.write(&profile, ctx)?;
+    args.write(&profile, files, ctx)?;
     report_gaps(&profile, ctx);
     common::outcome(ended.map(Into::into))
 }
 
 impl Args {
-    fn write(&self, profile: &StackProfile, ctx: &CommandContext) -> anyhow::Result<()> {
+    fn write(
+        &self,
+        profile: &StackProfile,
+        files: ProfileFiles<'_>,
+        ctx: &CommandContext,
+    ) -> anyhow::Result<()> {
         let seconds = profile.total().as_secs_f64();
         let (what, unit) =
             if self.off_cpu { ("Time off the CPU", "switches") } else { ("CPU time", "samples") };
         let count: u64 = profile.stacks.values().map(|weight| weight.count).sum();
-        if let Some(path) = &self.output {
+        write_profile(ctx.output(), self.format.into(), profile)?;
+        if let Some(file) = files.svg {
             let title = format!("{what}: {seconds:.1} s, {count} {unit}");
             let svg = flame_graph(profile, &title, unit);
-            create(path, |file| file.write_all(svg.as_bytes()))?;
+            file.write(|file| file.write_all(svg.as_bytes()))?;
         }
-        if let Some(path) = &self.folded {
-            create(path, |file| write_folded(file, profile))?;
+        if let Some(file) = files.folded {
+            file.write(|file| write_folded(file, profile))?;
         }
-        write_profile(ctx.output(), self.format.into(), profile)?;
         ctx.report(format_args!("{count} {unit}, {seconds:.3} s"));
         Ok(())
     }
 }
 
+/// The files that the options ask for.
+struct ProfileFiles<'p> {
+    svg: Option<OpenedFile<'p>>,
+    folded: Option<OpenedFile<'p>>,
+}
+
+struct OpenedFile<'p> {
+    path: &'p Path,
+    file: File,
+}
+
 /// Creates or replaces a file.
-fn create(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> anyhow::Result<()> {
-    let created = File::create(path).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.flush()
-    });
-    created.with_context(|| format!("cannot write {}", path.display()))
+fn create(path: &Path) -> anyhow::Result<OpenedFile<'_>> {
+    let file = howdah_files::create(path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(OpenedFile { path, file })
+}
+
+impl OpenedFile<'_> {
+    fn write(
+        self,
+        write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut file = BufWriter::new(self.file);
+        let written = write(&mut file).and_then(|()| file.flush());
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
 }
 
 /// Reports what is missing in the profile.

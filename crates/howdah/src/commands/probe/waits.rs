@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead as _, Read as _},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, sync_channel},
     thread,
     time::Duration,
 };
@@ -156,7 +156,9 @@ fn by_sql(
 fn read_marks() -> Receiver<String> {
     /// Maximum length of a mark, in bytes.
     const MARK_MAX: u64 = 1000;
-    let (sender, marks) = channel();
+    /// Maximum number of marks that wait; the writer of the pipe waits for room.
+    const QUEUE_MAX: usize = 16;
+    let (sender, marks) = sync_channel(QUEUE_MAX);
     thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
@@ -164,6 +166,9 @@ fn read_marks() -> Receiver<String> {
             match input.by_ref().take(MARK_MAX).read_until(b'\n', &mut line) {
                 Ok(1..) => {}
                 _ => return,
+            }
+            if !line.ends_with(b"\n") && input.skip_until(b'\n').is_err() {
+                return;
             }
             let mark = String::from_utf8_lossy(&line).trim().to_owned();
             if sender.send(mark).is_err() {

@@ -175,7 +175,7 @@ fn most_requested(window: &RecordingWindow) -> Option<(u64, TimeSpan)> {
     for last in &requested {
         count = count.saturating_add(last.requested_checkpoints);
         while last.at_us.saturating_sub(requested[first].at_us) > CHECKPOINTS_SPAN_US {
-            count -= requested[first].requested_checkpoints;
+            count = count.saturating_sub(requested[first].requested_checkpoints);
             first += 1;
         }
         if most.is_none_or(|(most, _)| most < count) {
