@@ -163,7 +163,7 @@ const LONG_BOUNDS_US: &[u64] = &[
 /// Updates the metrics with each record.
 pub(super) struct RecorderMetrics {
     registry: Registry,
-    /// Whether there were sessions since the last record of counters: there is no record of none.
+    /// Whether sessions were recorded since the last record of counters: none are not recorded.
     has_sessions: bool,
 }
 

@@ -758,7 +758,7 @@ fn check_without_grants(cluster: &Cluster) {
     let pid = recorded(cluster, target, &path, &[], lock_table);
     let window = RecordingWindow::from_recording(&FlightRecording::open(&path).unwrap());
     let summary = summarize(&window);
-    // "Commits stopped", or on a slow machine, which commits little anyway, "Lock:relation appears".
+    // "Commits stopped", or on a slow machine, which commits little, "Lock:relation appears".
     let held = format!(" for a lock on postgres.public.accounts held by pid {pid} (");
     assert!(summary.headline.contains(&held), "{summary:#?}");
     let hint = |text: &str| text.contains("GRANT pg_monitor TO \"plain\"");

@@ -30,7 +30,7 @@ impl Model {
                 match event.kind {
                     MouseEventKind::ScrollUp => self.scroll = self.scroll.saturating_sub(3),
                     MouseEventKind::ScrollDown => self.scroll += 3,
-                    MouseEventKind::Down(_) => return self.close_overlay(),
+                    MouseEventKind::Down(_) => return close_overlay(self),
                     _ => {}
                 }
                 return Vec::new();
@@ -45,21 +45,6 @@ impl Model {
             _ => {}
         }
         Vec::new()
-    }
-
-    /// Closes what is shown above the table. Above the session's page, that is the page or another
-    /// overlay, which the page survives.
-    fn close_overlay(&mut self) -> Vec<ModelEffect> {
-        let is_page = matches!(self.overlay, Overlay::Session);
-        (self.overlay, self.scroll) = (Overlay::None, 0);
-        match &self.choices.session {
-            Some(_) if is_page => session_page::close(self),
-            Some(_) => {
-                self.overlay = Overlay::Session;
-                Vec::new()
-            }
-            None => Vec::new(),
-        }
     }
 
     /// Handles a click: on a title, sorts by that column or reverses the order; on a row, selects
@@ -81,5 +66,20 @@ impl Model {
                 self.selected = row;
             }
         }
+    }
+}
+
+/// Closes what is shown above the table. Above the session's page, that is the page or another
+/// overlay, which the page survives.
+fn close_overlay(model: &mut Model) -> Vec<ModelEffect> {
+    let is_page = matches!(model.overlay, Overlay::Session);
+    (model.overlay, model.scroll) = (Overlay::None, 0);
+    match &model.choices.session {
+        Some(_) if is_page => session_page::close(model),
+        Some(_) => {
+            model.overlay = Overlay::Session;
+            Vec::new()
+        }
+        None => Vec::new(),
     }
 }
