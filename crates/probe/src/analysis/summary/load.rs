@@ -325,9 +325,15 @@ pub(super) fn find_temp_files(summary: &mut RecordingSummary, window: &Recording
         }
         _ => window.span(),
     };
-    let culprit = open.map(|(culprit, _)| culprit).or_else(|| {
-        culprits::busiest(window, &[span], |wait| wait.starts_with("IO:BufFile")).into_iter().next()
-    });
+    let busiest =
+        |is_wait: fn(&str) -> bool| culprits::busiest(window, &[span], is_wait).into_iter().next();
+    let seen = open.map(|(culprit, _)| culprit);
+    let seen = seen.or_else(|| busiest(|wait| wait.starts_with("IO:BufFile")));
+    // Files of parallel workers are in folders that SQL does not list.
+    let (culprit, how_sure) = match seen {
+        Some(culprit) => (Some(culprit), ""),
+        None => (busiest(|_| true), "probably "),
+    };
     if summary.findings.iter().any(|finding| {
         finding.text.contains("temporary files")
             && finding
@@ -339,7 +345,7 @@ pub(super) fn find_temp_files(summary: &mut RecordingSummary, window: &Recording
     }
     let of = culprit
         .as_ref()
-        .map_or_else(String::new, |culprit| format!(", most of {}", culprit.process()));
+        .map_or_else(String::new, |culprit| format!(", {how_sure}most of {}", culprit.process()));
     summary.findings.push(RecordingFinding {
         text: format!("{} of temporary files were written{of}", size(bytes)),
         evidence: format!(
