@@ -49,7 +49,7 @@ use howdah_inspect::RunningServer;
 use howdah_stats::Registry;
 use rustix::time::{ClockId, clock_gettime};
 
-pub(crate) use self::trigger::is_wal_wait;
+pub(crate) use self::trigger::{is_storage_wait, is_wal_wait, sessions};
 pub use self::{
     bytes::RecordDecodeError,
     log_histogram::LogHistogram,

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use super::{
+    summary::{median, second_span},
     units::{self, percent},
-    window::{PhaseSpan, RecordingWindow, TimeBucket, TimeSpan},
+    window::{PhaseSpan, RecordingWindow, TimeBucket},
 };
 use crate::{
     checkpoints::CheckpointPhase,
-    recorder::{RecordedSecond, is_wal_wait},
-    waits::TimeCategory,
+    recorder::{RecordedSecond, is_storage_wait, sessions},
 };
 
 /// The subject of a paragraph.
@@ -62,34 +62,12 @@ pub fn story(window: &RecordingWindow) -> [StoryParagraph; 3] {
     ]
 }
 
-/// Whether sessions that wait for an event wait for files, for the WAL, or to extend a relation.
-fn is_storage_wait(event: &str) -> bool {
-    event.starts_with("IO:") || event == "Lock:extend" || is_wal_wait(event)
-}
-
-/// Returns the average number of client sessions in the selected events during a second.
-fn sessions(second: &RecordedSecond, select: impl Fn(&str) -> bool) -> f64 {
-    let rows = second.waits.rows.iter().filter(|row| row.group == TimeCategory::Database);
-    let samples: f64 = rows.filter(|row| select(&row.event)).map(|row| row.samples as f64).sum();
-    samples / f64::from(second.waits.rounds.max(1))
-}
-
-fn span_of(second: &RecordedSecond) -> TimeSpan {
-    let to_us = second.at_us.saturating_add_unsigned(second.elapsed_us);
-    TimeSpan { from_us: second.at_us, to_us }
-}
-
 fn length_us(phase: &PhaseSpan) -> i64 {
     phase.span.to_us.saturating_sub(phase.span.from_us).max(0)
 }
 
 fn micros(us: i64) -> String {
     units::micros(us.max(0).cast_unsigned())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Formats a number with separators: `13,046`.
@@ -120,14 +98,14 @@ fn checkpoints(window: &RecordingWindow) -> (String, bool) {
         parts.map(length_us).sum::<i64>()
     };
     let (write_us, sync_us) = (within(CheckpointPhase::Write), within(CheckpointPhase::Sync));
-    let is_in = |second: &&RecordedSecond| span_of(second).overlap_us(longest.span) > 0;
+    let is_in = |second: &&RecordedSecond| second_span(second).overlap_us(longest.span) > 0;
     let values = |inside: bool| -> Vec<f64> {
         let seconds = window.seconds.iter().filter(|second| is_in(second) == inside);
-        seconds.map(|second| sessions(second, is_storage_wait)).collect()
+        seconds.map(|second| sessions(second, |_, event| is_storage_wait(event))).collect()
     };
     let (during, outside) = (values(true), values(false));
     let most = during.iter().copied().fold(0.0, f64::max);
-    let usual = median(outside.clone());
+    let usual = median(outside.iter().copied());
     let number = match all.len() {
         1 => "A checkpoint ran".to_owned(),
         count => format!("{} ran; the longest took", counted(count as u64, "", "checkpoints")),
@@ -137,7 +115,7 @@ fn checkpoints(window: &RecordingWindow) -> (String, bool) {
     } else {
         format!("it ended at {}", units::time_of_day(longest.span.to_us))
     };
-    let has_news = sync_us >= SYNC_MIN_US || median(during) >= usual + WAITING_MIN;
+    let has_news = sync_us >= SYNC_MIN_US || median(during.into_iter()) >= usual + WAITING_MIN;
     if !has_news {
         let length = micros(length_us(longest));
         let text = match all.len() {
@@ -181,7 +159,7 @@ fn checkpoints(window: &RecordingWindow) -> (String, bool) {
 fn extension(window: &RecordingWindow) -> (String, bool) {
     let mut whole = TimeBucket::default();
     window.seconds.iter().for_each(|second| whole.add(second));
-    let extending = |second: &RecordedSecond| sessions(second, |event| event == "Lock:extend");
+    let extending = |second: &RecordedSecond| sessions(second, |_, event| event == "Lock:extend");
     let most = window.seconds.iter().map(extending).fold(0.0, f64::max);
     let Some(traced) = whole.extension.filter(|traced| traced.waits.count() > 0) else {
         return match most {
@@ -211,9 +189,9 @@ fn extension(window: &RecordingWindow) -> (String, bool) {
     let from_us = slow.first().map_or(0, |second| {
         let longest = second.extension.as_ref().map_or(Duration::ZERO, |of| of.waits.max());
         let longest_us = i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
-        span_of(second).to_us.saturating_sub(longest_us).min(second.at_us)
+        second_span(second).to_us.saturating_sub(longest_us).min(second.at_us)
     });
-    let to_us = slow.last().map_or(0, |second| span_of(second).to_us);
+    let to_us = slow.last().map_or(0, |second| second_span(second).to_us);
     let on =
         traced.relations.iter().max_by_key(|of| of.total_us).map_or_else(String::new, |first| {
             let share = percent(first.total_us as f64 / 1e6, waits.total().as_secs_f64());
@@ -275,7 +253,7 @@ fn clock_sweep(window: &RecordingWindow) -> (String, bool) {
         );
         return (text, false);
     };
-    let usual = median(rates.iter().map(|(rate, _)| *rate).collect());
+    let usual = median(rates.iter().map(|(rate, _)| *rate));
     let passes = sweep.examined as f64 / f64::from(sweep.buffers.max(1));
     let text = format!(
         "In the second at {} the clock sweep examined {most:.0} buffers for each that it replaced, \

@@ -92,6 +92,7 @@ use std::{
     time::Duration,
 };
 
+pub(super) use self::load::median;
 use super::{
     culprits::{self, Culprit, CulpritRole},
     units::{self, factor, percent},
@@ -515,7 +516,7 @@ fn is_in_checkpoint(window: &RecordingWindow, second: &RecordedSecond) -> bool {
     window.phases.iter().any(|phase| phase.span.overlap_us(span) > 0)
 }
 
-fn second_span(second: &RecordedSecond) -> TimeSpan {
+pub(super) fn second_span(second: &RecordedSecond) -> TimeSpan {
     let length = i64::try_from(second.elapsed_us).unwrap_or(i64::MAX);
     TimeSpan { from_us: second.at_us, to_us: second.at_us.saturating_add(length) }
 }

@@ -190,8 +190,13 @@ pub(crate) fn is_wal_wait(event: &str) -> bool {
         .any(|name| name.eq_ignore_ascii_case(event))
 }
 
+/// Whether sessions that wait for an event wait for files, for the WAL, or to extend a relation.
+pub(crate) fn is_storage_wait(event: &str) -> bool {
+    event.starts_with("IO:") || event == "Lock:extend" || is_wal_wait(event)
+}
+
 /// Returns the average number of working sessions in a second whose class and event are selected.
-pub(super) fn sessions(second: &RecordedSecond, select: impl Fn(&str, &str) -> bool) -> f64 {
+pub(crate) fn sessions(second: &RecordedSecond, select: impl Fn(&str, &str) -> bool) -> f64 {
     let rows = second.waits.rows.iter().filter(|row| row.group == TimeCategory::Database);
     let samples: f64 =
         rows.filter(|row| select(&row.class, &row.event)).map(|row| row.samples as f64).sum();

@@ -122,7 +122,7 @@ impl Drawing<'_> {
 }
 
 /// Returns the text, or its beginning with an ellipsis if it has more characters than fit.
-fn shortened(text: &str, chars: usize) -> String {
+pub(super) fn shortened(text: &str, chars: usize) -> String {
     if text.chars().count() <= chars {
         return text.to_owned();
     }

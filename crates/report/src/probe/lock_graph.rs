@@ -10,7 +10,10 @@ use std::{
 use howdah_probe::by_sql::{LockGraph, LockGraphNode, LockWait};
 use serde_json::json;
 
-use super::rows::{self, RowFormat, RowWriter};
+use super::{
+    flame_graph::shortened,
+    rows::{self, RowFormat, RowWriter},
+};
 
 const COLUMNS: &[&str] = &[
     "source",
@@ -116,7 +119,7 @@ fn write_tree(out: &mut impl Write, graph: &LockGraph) -> io::Result<()> {
             line.push_str("; deadlock: waits in a circle");
         }
         if let Some(statement) = &node.statement {
-            let _ = write!(line, "  `{}`", shortened(statement));
+            let _ = write!(line, "  `{}`", shortened(statement, STATEMENT_CHARS));
         }
         writeln!(out, "{line}")?;
     }
@@ -136,7 +139,7 @@ pub fn write_lock_dot(mut out: impl Write, graph: &LockGraph) -> io::Result<()> 
         listed.insert(node.pid);
         let mut label = format!("{}\n{}", name(node.pid), description(node));
         if let Some(statement) = &node.statement {
-            let _ = write!(label, "\n{}", shortened(statement));
+            let _ = write!(label, "\n{}", shortened(statement, STATEMENT_CHARS));
         }
         writeln!(out, "  {} [label=\"{}\"];", dot_id(node.pid), dot_text(&label))?;
     }
@@ -191,14 +194,6 @@ fn wait_text(wait: &LockWait) -> String {
         let _ = write!(text, "{separator} {transaction}");
     }
     text
-}
-
-fn shortened(statement: &str) -> String {
-    if statement.chars().count() <= STATEMENT_CHARS {
-        return statement.to_owned();
-    }
-    let start: String = statement.chars().take(STATEMENT_CHARS - 1).collect();
-    format!("{start}…")
 }
 
 fn dot_id(pid: Option<i32>) -> String {

@@ -438,7 +438,7 @@ fn per_second(counters: &RecordedCounters, count: f64) -> Option<f64> {
     (counters.elapsed_us > 0).then(|| count * 1e6 / counters.elapsed_us as f64)
 }
 
-pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(in crate::analysis) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 

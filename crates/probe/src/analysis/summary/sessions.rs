@@ -17,7 +17,7 @@ use crate::{
         units::{self, factor},
         window::{RecordingWindow, TimeSpan},
     },
-    recorder::{RecordedSecond, is_wal_wait},
+    recorder::{RecordedSecond, is_storage_wait, is_wal_wait},
     waits::TimeCategory,
 };
 
@@ -130,11 +130,6 @@ fn sessions_by_event(second: &RecordedSecond) -> SessionsByEvent<'_> {
 
 fn is_wait(event: &str) -> bool {
     event != RUNNING && event != REQUESTED && !CHECKPOINT_REQUEST_WAITS.contains(&event)
-}
-
-/// Whether an event is a wait for a file or for the WAL.
-fn is_storage_wait(event: &str) -> bool {
-    event.starts_with("IO:") || event == "Lock:extend" || is_wal_wait(event)
 }
 
 fn waiting(second: &SessionsByEvent<'_>) -> f64 {
