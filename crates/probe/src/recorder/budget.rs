@@ -51,14 +51,13 @@ pub(super) struct TraceCredit {
 }
 
 impl TraceCredit {
-    /// Seconds of a processor that may be spent before the server has needed any, and the most that
-    /// is saved.
+    /// The most that is saved, in seconds of a processor.
     const LEFT_MAX: f64 = 0.02;
 
     /// Creates a credit. `share` is a fraction of the server's processor time.
     pub(super) fn new(share: f64) -> Self {
         let (spent, last) = (Duration::ZERO, Duration::ZERO);
-        Self { share, left: Self::LEFT_MAX, spent, last, server: None }
+        Self { share, left: 0.0, spent, last, server: None }
     }
 
     /// Returns the fraction of the server's processor time.
