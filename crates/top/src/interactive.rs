@@ -113,8 +113,8 @@ fn show(
                     ModelEffect::Copy(text) => screen.copy(&text)?,
                     ModelEffect::Mouse(has_mouse) => screen.set_mouse(has_mouse)?,
                     ModelEffect::Suspend => screen.suspend()?,
-                    ModelEffect::SaveColumns(path, columns) => {
-                        let outcome = columns.save(&path);
+                    ModelEffect::SaveColumns(path, screen, columns) => {
+                        let outcome = columns.save(screen, &path);
                         model.notice = Some(saved_notice(&path, &outcome));
                     }
                     effect => act(effect)?,
@@ -261,7 +261,7 @@ impl LiveServers {
                 };
                 std::thread::Builder::new().name("signals".to_owned()).spawn(send).map(drop)
             }
-            ModelEffect::Plan(server, backend) => {
+            ModelEffect::Plan(server, backend, number) => {
                 let Some(watch) = self.servers.get(server) else { return Ok(()) };
                 let user = self.plan_user.as_deref().unwrap_or(watch.target.user());
                 let (target, sender) = (watch.target.with_user(user), self.sender.clone());
@@ -269,7 +269,7 @@ impl LiveServers {
                     let plan = howdah_collect::explain_generic(&target, &backend);
                     let plan = plan.map_err(|error| with_causes(&error));
                     // Sending fails only once the receiver is gone, at the end.
-                    let _ = sender.send(ModelMessage::Plan(plan));
+                    let _ = sender.send(ModelMessage::Plan(number, plan));
                 };
                 std::thread::Builder::new().name("plan".to_owned()).spawn(ask).map(drop)
             }

@@ -18,7 +18,9 @@ use std::{collections::BTreeSet, path::PathBuf, rc::Rc, sync::Arc, time::Duratio
 use howdah_collect::{BackendActivity, SignalAction, SignalOutcome, SignalTarget};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseEvent};
 
-pub(crate) use self::{cache::ModelCaches, chooser::ChooserEntry};
+pub(crate) use self::{
+    cache::ModelCaches, chooser::ChooserEntry, waits::period_start as wait_period_start,
+};
 pub use self::{
     chooser::ColumnChooser,
     mouse::TableGeometry,
@@ -69,6 +71,8 @@ pub struct TopSettings {
     pub columns: ColumnChoices,
     /// File in which the user's choice of columns is saved.
     pub columns_file: Option<PathBuf>,
+    /// Notice at startup, such as about a choice of columns that cannot be used.
+    pub notice: Option<String>,
 }
 
 impl Default for TopSettings {
@@ -88,6 +92,7 @@ impl Default for TopSettings {
             plan_user: None,
             columns: ColumnChoices::default(),
             columns_file: None,
+            notice: None,
         }
     }
 }
@@ -110,7 +115,8 @@ pub enum ModelMessage {
     /// Outcomes of the signals that the user confirmed, one for each.
     SignalOutcomes(Vec<(SignalTarget, Result<SignalOutcome, String>)>),
     /// The requested plan, or the reason why there is none.
-    Plan(Result<howdah_collect::GenericPlan, String>),
+    /// It has the number of its request.
+    Plan(u64, Result<howdah_collect::GenericPlan, String>),
 }
 
 /// An action that the caller must perform.
@@ -133,14 +139,15 @@ pub enum ModelEffect {
     Signal(usize, SignalAction, Vec<PlannedSignal>),
     /// Copy a text to the clipboard.
     Copy(String),
-    /// Request the plan of a session's statement from the server with this index.
-    Plan(usize, Box<BackendActivity>),
+    /// Request the plan of a session's statement from the server with this index. The last number
+    /// identifies the request.
+    Plan(usize, Box<BackendActivity>, u64),
     /// Turn mouse support on or off.
     Mouse(bool),
     /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
-    /// Save the choice of columns in a file.
-    SaveColumns(PathBuf, ColumnChoices),
+    /// Save the choice of columns of a screen in a file.
+    SaveColumns(PathBuf, ScreenKind, ColumnChoices),
 }
 
 /// A page or prompt on top of the table.
@@ -230,6 +237,8 @@ pub struct Model {
     pub overlay: Overlay,
     /// The last notice to the user, shown until the next command.
     pub notice: Option<StatusNotice>,
+    /// Number of plans that were requested so far.
+    plan_requests: u64,
     /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
     /// Number of rows that fit on the screen, by which a page is measured; set when drawing.
@@ -285,7 +294,8 @@ impl Model {
             shift: 0,
             is_paused: false,
             overlay: Overlay::None,
-            notice: None,
+            notice: settings.notice.clone().map(|text| StatusNotice { text, is_bad: true }),
+            plan_requests: 0,
             scroll: 0,
             page: 10,
             geometry: TableGeometry::default(),
@@ -363,7 +373,9 @@ impl Model {
                 self.tagged.clear();
                 Vec::new()
             }
-            ModelMessage::Plan(plan) => {
+            // Another page may have been opened in the meantime, with a request of its own.
+            ModelMessage::Plan(number, _) if number != self.plan_requests => Vec::new(),
+            ModelMessage::Plan(_, plan) => {
                 // Ignored if the user has closed the page in the meantime.
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);

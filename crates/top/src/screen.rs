@@ -147,9 +147,9 @@ fn waits_period(model: &Model) -> String {
         dimension => format!("per {} ", dimension.name()),
     };
     let until_us = model.snapshot().map(|snapshot| snapshot.sampled_us);
-    if let Some((since_us, until_us)) = model.choices.mark_us.zip(until_us) {
+    if let Some((since_us, until_us)) = crate::model::wait_period_start(model).zip(until_us) {
         #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
-        let seconds = (until_us - since_us).abs() as f64 / 1e6;
+        let seconds = (until_us - since_us) as f64 / 1e6;
         let since = Timestamp::from_microsecond(since_us).unwrap_or_default();
         let since = since.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
         text.push_str(&format!("since {since} ({}) ", format_duration(seconds)));

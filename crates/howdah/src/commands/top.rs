@@ -369,14 +369,13 @@ impl Args {
         let path = folder.join("top-columns");
         match ColumnChoices::read(&path) {
             Ok((mut columns, problems)) => {
-                for problem in problems {
-                    tracing::warn!(problem, "saved columns are not used");
-                }
+                settings.notice = problems.into_iter().next();
                 self.display.columns.iter().for_each(|choice| columns.add(choice.clone()));
                 settings.columns = columns;
             }
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "saved columns are not used");
+                settings.notice =
+                    Some(format!("saved columns are not used: {}: {error}", path.display()));
             }
         }
         TopSettings { columns_file: Some(path), ..settings }
@@ -400,6 +399,7 @@ impl Args {
             plan_user: self.display.plan_user.clone(),
             columns,
             columns_file: None,
+            notice: None,
         }
     }
 }

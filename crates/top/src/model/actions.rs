@@ -104,7 +104,8 @@ impl Model {
                     Some(page) => page.plan = PagePlan::Requested,
                     None => self.overlay = Overlay::Plan(None),
                 }
-                vec![ModelEffect::Plan(self.current, Box::new(backend))]
+                self.plan_requests += 1;
+                vec![ModelEffect::Plan(self.current, Box::new(backend), self.plan_requests)]
             }
             None => {
                 self.notify_error("the selected row is not a session".to_owned());

@@ -87,7 +87,7 @@ pub(super) fn handle_key(
         }
         model.choices.columns.set(chooser.screen, shown);
         model.shift = 0;
-        return if is_saved { save(model) } else { Vec::new() };
+        return if is_saved { save(model, chooser.screen) } else { Vec::new() };
     }
     if matches!(event.code, KeyCode::Esc | KeyCode::Char('q')) {
         return Vec::new();
@@ -97,9 +97,9 @@ pub(super) fn handle_key(
     Vec::new()
 }
 
-fn save(model: &mut Model) -> Vec<ModelEffect> {
+fn save(model: &mut Model, screen: ScreenKind) -> Vec<ModelEffect> {
     match model.settings.columns_file.clone() {
-        Some(path) => vec![ModelEffect::SaveColumns(path, model.choices.columns.clone())],
+        Some(path) => vec![ModelEffect::SaveColumns(path, screen, model.choices.columns.clone())],
         None => {
             let text = "there is no folder to save columns in: set XDG_CONFIG_HOME".to_owned();
             model.notice = Some(StatusNotice { text, is_bad: true });

@@ -231,9 +231,9 @@ fn enter_opens_the_page_of_a_session() {
     assert!(matches!(&effects[..], [ModelEffect::Signal(0, SignalAction::Cancel, _)]));
     assert_eq!(model.overlay, Overlay::Session, "the page is open again");
     assert_eq!(press(&mut model, "y"), [ModelEffect::Copy("select\n 2".to_owned())]);
-    let [ModelEffect::Plan(0, backend)] = &press(&mut model, "e")[..] else { panic!() };
+    let [ModelEffect::Plan(0, backend, 1)] = &press(&mut model, "e")[..] else { panic!() };
     assert_eq!(backend.pid, 2);
-    model.update(ModelMessage::Plan(Err("no".to_owned())));
+    model.update(ModelMessage::Plan(1, Err("no".to_owned())));
     let plan = &model.choices.session.as_ref().unwrap().plan;
     assert_eq!(*plan, PagePlan::Received(Err("no".to_owned())));
     // The session ends, and its page stays.
@@ -312,7 +312,9 @@ fn chosen_columns_are_used_and_saved() {
     assert!(is_shown(&model, "pid"));
     model.settings.columns_file = Some("/x/howdah/top-columns".into());
     let effects = press(&mut model, "vs");
-    let [ModelEffect::SaveColumns(path, columns)] = &effects[..] else { panic!("{effects:?}") };
+    let [ModelEffect::SaveColumns(path, ScreenKind::Activity, columns)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
     assert_eq!(path, &PathBuf::from("/x/howdah/top-columns"));
     assert_eq!(*columns, model.choices.columns);
     // At least one column is shown, and Esc changes nothing.
@@ -445,17 +447,22 @@ fn replay_opens_on_first_sampled_server() {
 fn plan_is_shown_unless_page_was_closed() {
     let mut model = model();
     let effects = press(&mut model, "e");
-    let [ModelEffect::Plan(0, backend)] = &effects[..] else { panic!("{effects:?}") };
+    let [ModelEffect::Plan(0, backend, 1)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(backend.pid, 2);
     assert_eq!(model.overlay, Overlay::Plan(None));
     let plan =
         || Ok(howdah_collect::GenericPlan { lines: vec!["Result".to_owned()], parameters: 0 });
-    model.update(ModelMessage::Plan(plan()));
+    model.update(ModelMessage::Plan(1, plan()));
     assert_eq!(model.overlay, Overlay::Plan(Some(plan())));
     press(&mut model, "e");
     assert_eq!(model.overlay, Overlay::None);
-    model.update(ModelMessage::Plan(plan()));
+    model.update(ModelMessage::Plan(1, plan()));
     assert_eq!(model.overlay, Overlay::None, "the page was closed");
+    press(&mut model, "e");
+    model.update(ModelMessage::Plan(1, plan()));
+    assert_eq!(model.overlay, Overlay::Plan(None), "the plan is that of the page before");
+    model.update(ModelMessage::Plan(2, plan()));
+    assert_eq!(model.overlay, Overlay::Plan(Some(plan())));
 }
 
 #[test]
@@ -578,11 +585,12 @@ fn waits_are_shown_by_dimension_since_a_mark() {
     assert_eq!(waits_by_dimension(&model), [("web".to_owned(), "running".to_owned(), 100.0)]);
     push(&mut model, &history, 152, "cron");
     assert_eq!(waits_by_dimension(&model).len(), 2);
-    // In the past, the period ends at the displayed moment, even before the mark.
+    // In the past, the period ends at the displayed moment. If that is before the mark, it starts
+    // five minutes earlier.
     press(&mut model, "[");
     assert_eq!(waits_by_dimension(&model), [("web".to_owned(), "running".to_owned(), 100.0)]);
     press(&mut model, "{");
-    assert_eq!(waits_by_dimension(&model).len(), 2);
+    assert_eq!(waits_by_dimension(&model), [("batch".to_owned(), "running".to_owned(), 100.0)]);
     press(&mut model, "dddd");
     assert_eq!(model.choices.dimension, WaitDimension::Event);
 }

@@ -8,14 +8,12 @@ pub(super) fn options(model: &Model) -> WaitOptions {
     let Some(snapshot) = model.snapshot().filter(|_| model.screen == ScreenKind::Waits) else {
         return WaitOptions::default();
     };
-    let choices = &model.choices;
-    let dimension = choices.dimension;
-    if dimension == WaitDimension::Event {
-        return WaitOptions { since_us: choices.mark_us, profile: None };
-    }
-    let until_us = snapshot.sampled_us;
-    let since_us = choices.mark_us.unwrap_or(until_us.saturating_sub(PERIOD_US));
-    let period = (since_us.min(until_us), since_us.max(until_us));
+    let dimension = model.choices.dimension;
+    let since_us = period_start(model);
+    let Some(since_us) = since_us.filter(|_| dimension != WaitDimension::Event) else {
+        return WaitOptions { since_us, profile: None };
+    };
+    let period = (since_us, snapshot.sampled_us);
     let server = model.current;
     let profile = model.caches.waits.sums(server, period, |sums, period| {
         let Some(history) = &model.history else { return };
@@ -29,6 +27,15 @@ pub(super) fn options(model: &Model) -> WaitOptions {
         }
     });
     WaitOptions { since_us: Some(since_us), profile: Some((dimension, profile)) }
+}
+
+/// Returns the start of the period of the waits screen, which ends at the displayed moment: the
+/// mark, unless it is later. `None` means the beginning of the history.
+pub(crate) fn period_start(model: &Model) -> Option<i64> {
+    let until_us = model.snapshot()?.sampled_us;
+    let mark_us = model.choices.mark_us.filter(|mark_us| *mark_us <= until_us);
+    let is_by_event = model.choices.dimension == WaitDimension::Event;
+    mark_us.or_else(|| (!is_by_event).then(|| until_us.saturating_sub(PERIOD_US)))
 }
 
 /// Shows waits by the next dimension. Without a mark, the period starts five minutes ago.

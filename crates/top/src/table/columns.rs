@@ -98,12 +98,7 @@ impl ColumnChoices {
     ///
     /// The file cannot be read.
     pub fn read(path: &Path) -> io::Result<(Self, Vec<String>)> {
-        let file = match fs::File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
-            file => file?,
-        };
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        let text = read_text(path)?.unwrap_or_default();
         let (mut choices, mut problems) = (Self::default(), Vec::new());
         let lines = text.lines().map(str::trim);
         for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -115,23 +110,32 @@ impl ColumnChoices {
         Ok((choices, problems))
     }
 
-    /// Replaces a file atomically with these choices. Missing folders are created. Only the owner
-    /// may read it.
+    /// Saves the columns of one screen in a file, which is replaced atomically; its other lines
+    /// stay. Missing folders are created. Only the owner may read the file.
     ///
     /// # Errors
     ///
-    /// The file or a folder cannot be written.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
+    /// The file cannot be read, it or a folder cannot be written.
+    pub fn save(&self, screen: ScreenKind, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             howdah_files::create_dir_all(folder)?;
+        }
+        let saved = read_text(path)?;
+        let mut text =
+            saved.unwrap_or_else(|| "# Columns of `howdah top`, saved by its key v.\n".to_owned());
+        let is_of_screen =
+            |line: &str| line.split_once('=').is_some_and(|(name, _)| name.trim() == screen.name());
+        text = text
+            .lines()
+            .filter(|line| !is_of_screen(line))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        if let Some(columns) = self.0.get(screen.name()) {
+            text.push_str(&format!("{}={}\n", screen.name(), columns.join(",")));
         }
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
         let temporary = path.with_file_name(name);
-        let mut text = "# Columns of `howdah top`, saved by its key for columns.\n".to_owned();
-        for (screen, columns) in &self.0 {
-            text.push_str(&format!("{screen}={}\n", columns.join(",")));
-        }
         let write = || {
             let mut file = howdah_files::create_new(&temporary)?;
             file.write_all(text.as_bytes())?;
@@ -143,6 +147,17 @@ impl ColumnChoices {
             let _ = fs::remove_file(&temporary);
         })
     }
+}
+
+/// Returns the text of a file; `None` if it does not exist.
+fn read_text(path: &Path) -> io::Result<Option<String>> {
+    let file = match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(Some(text))
 }
 
 #[cfg(test)]
@@ -175,8 +190,9 @@ mod tests {
         let mut choices = ColumnChoices::default();
         choices.add("activity=pid,query".parse().unwrap());
         choices.set(ScreenKind::Waits, vec!["event", "sessions"]);
-        choices.save(&path).unwrap();
-        choices.save(&path).unwrap();
+        choices.save(ScreenKind::Activity, &path).unwrap();
+        choices.save(ScreenKind::Waits, &path).unwrap();
+        choices.save(ScreenKind::Waits, &path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert_eq!(ColumnChoices::read(&path).unwrap(), (choices.clone(), Vec::new()));
@@ -186,12 +202,21 @@ mod tests {
         let all = ScreenKind::Waits.all_columns().iter().map(|column| column.name).collect();
         choices.set(ScreenKind::Waits, all);
         assert!(choices.is_visible(ScreenKind::Waits, "share"));
+        choices.save(ScreenKind::Waits, &path).unwrap();
+        assert!(ColumnChoices::read(&path).unwrap().0.is_visible(ScreenKind::Waits, "share"));
         // A line of a later version is reported, and the others are used.
         fs::write(&path, "activity=pid\nlater=x\n\n# a comment\n").unwrap();
         let (read, problems) = ColumnChoices::read(&path).unwrap();
         assert!(!read.is_visible(ScreenKind::Activity, "user"));
         assert_eq!(problems.len(), 1, "{problems:?}");
-        let error = choices.save(Path::new("/proc/howdah/top-columns")).unwrap_err();
+        // Saving one screen changes no other line.
+        choices.add("blocking=pid".parse().unwrap());
+        choices.add("activity=user".parse().unwrap());
+        choices.save(ScreenKind::Blocking, &path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "activity=pid\nlater=x\n\n# a comment\nblocking=pid\n");
+        let error =
+            choices.save(ScreenKind::Activity, Path::new("/proc/howdah/top-columns")).unwrap_err();
         assert_ne!(error.kind(), io::ErrorKind::AlreadyExists);
     }
 }

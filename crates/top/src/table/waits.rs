@@ -46,7 +46,7 @@ pub(super) fn columns(dimension: WaitDimension) -> Vec<TableColumn> {
     let mut columns = COLUMNS.to_vec();
     if dimension != WaitDimension::Event {
         let value = TableColumn::new(
-            dimension.name(),
+            "value",
             dimension.title(),
             ColumnUnit::Text,
             0,
