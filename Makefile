@@ -96,10 +96,11 @@ compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 a
 	compat/run
 	compat/run --replay --replay-logs
 
-receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and run the statsd tests against every receiver.
+receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and run the tests of statsd and of exported metrics against every receiver.
 	mkdir -p target/tools/receivers/usr/bin
 	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
 	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers
+	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --workspace $(FULL) --test it -- monitoring::collector
 
 # Tests of the same name use DuckDB in `make test`: Spark takes 600 MB and minutes.
 spark: setup ## Install Spark (needs Java 17 or newer) and compare runs on it: figures must equal those of howdah compare.

@@ -40,16 +40,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Finds a program that `scripts/setup` unpacks, or an installed one; `None`, with a message, if
-/// there is none.
-fn program(name: &str) -> Option<PathBuf> {
+/// Finds a program that was unpacked or built for tests, or an installed one. If there is none, a
+/// message says `how` to get it.
+fn program(name: &str, how: &str) -> Option<PathBuf> {
     let unpacked = root().join("target/tools/receivers/usr/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = [unpacked].into_iter().chain(std::env::split_paths(&path));
     let found = folders.find_map(|folder| Some(folder.join(name)).filter(|file| file.is_file()));
     if found.is_none() {
+        let required = std::env::var_os("HOWDAH_RECEIVERS_REQUIRED").is_some_and(|it| it == "1");
+        assert!(!required, "{name} is missing: run {how}");
         // Written to stderr directly, which the test harness does not capture.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is missing: run scripts/setup");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is missing: run {how}");
     }
     found
 }
@@ -96,12 +98,16 @@ fn free_port() -> u16 {
 
 /// The answer of Prometheus to a request; `None` while it does not answer.
 fn get(port: u16, path: &str) -> Option<Value> {
-    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    serde_json::from_str(&get_text(&format!("127.0.0.1:{port}"), path)?).ok()
+}
+
+/// The text that a server sends for a request; `None` while it sends none.
+fn get_text(address: &str, path: &str) -> Option<String> {
+    let mut socket = TcpStream::connect(address).ok()?;
     write!(socket, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
-    serde_json::from_str(body).ok()
+    let mut reply = String::new();
+    socket.read_to_string(&mut reply).ok()?;
+    Some(reply.split_once("\r\n\r\n")?.1.to_owned())
 }
 
 /// The answer to a query.
@@ -143,7 +149,7 @@ fn dashboards_and_rules_are_as_generated() {
 
 #[test]
 fn rules_are_valid() {
-    let Some(promtool) = program("promtool") else { return };
+    let Some(promtool) = program("promtool", "scripts/setup") else { return };
     let rules = root().join("deploy/prometheus/howdah.rules.yaml");
     let checked = Command::new(promtool).args(["check", "rules"]).arg(rules).output().unwrap();
     let output =
@@ -155,7 +161,7 @@ fn rules_are_valid() {
 /// exposed, unless its feature is not used.
 #[test]
 fn dashboards_and_rules_work_on_scraped_series() {
-    let Some(prometheus) = program("prometheus") else { return };
+    let Some(prometheus) = program("prometheus", "scripts/setup") else { return };
     let cluster = skip_without_postgres("monitoring", Cluster::builder().start());
     let Some(cluster) = cluster else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -275,5 +281,58 @@ fn dashboards_and_rules_work_on_scraped_series() {
         assert_eq!(rule["health"], "ok", "{rule}");
         // No rule fires for servers that have just started and are healthy.
         assert_ne!(rule["state"], "firing", "{rule}");
+    }
+}
+
+/// A real OpenTelemetry collector receives the metrics that are also scraped, with the same values.
+#[test]
+fn collector_receives_the_scraped_metrics() {
+    let Some(collector) = program("otel-receiver", "make receivers") else { return };
+    let cluster = skip_without_postgres("a collector", Cluster::builder().start());
+    let Some(cluster) = cluster else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (port, uri) = (free_port(), cluster.uri("postgres"));
+    let config = format!(
+        "yaml:{{receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:{port}'}}}}}}}}, \
+         exporters: {{debug: {{verbosity: detailed}}}}, \
+         service: {{telemetry: {{metrics: {{level: none}}}}, \
+         pipelines: {{metrics: {{receivers: [otlp], exporters: [debug]}}}}}}}}"
+    );
+    let output = folder.path().join("received");
+    let file = fs::File::create(&output).unwrap();
+    let _collector = MonitoredProcess(
+        Command::new(collector)
+            .arg(format!("--config={config}"))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap(),
+    );
+    wait_until("the collector to listen", TIMEOUT, || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let url = format!("http://127.0.0.1:{port}/v1/metrics");
+    let to = ["--metrics", "127.0.0.1:0", "--metrics-otlp", &url];
+    let commands: [&[&str]; 2] =
+        [&["probe", "run", &uri, "-o", "a.rec"], &["top", &uri, "--watch", "--interval", "1s"]];
+    for command in commands {
+        let (_process, address, _) = start(folder.path(), &[command, &to].concat());
+        wait_until("all scraped metrics to be received", TIMEOUT, || {
+            let Some(scraped) = get_text(&address, "/metrics") else { return false };
+            let received = fs::read_to_string(&output).unwrap();
+            let samples = scraped.lines().filter(|line| line.starts_with("howdah_"));
+            let mut names = samples.filter_map(|line| line.split(['{', ' ']).next()).peekable();
+            names.peek().is_some()
+                && names.all(|name| received.contains(&format!("Name: {}\n", base_name(name))))
+        });
+    }
+    let received = fs::read_to_string(&output).unwrap();
+    assert!(received.contains("service.name: Str(howdah)"), "{received}");
+    let transactions = received.rsplit("Name: howdah_probe_transactions_total\n").next().unwrap();
+    let transactions = transactions.split("\nMetric #").next().unwrap();
+    let kind = ["IsMonotonic: true", "AggregationTemporality: Cumulative"];
+    for part in kind.into_iter().chain(["end: Str(commit)", "end: Str(rollback)", "Value: "]) {
+        assert!(transactions.contains(part), "{part} is not in {transactions}");
     }
 }
