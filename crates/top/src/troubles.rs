@@ -242,12 +242,17 @@ fn temporary_files(snapshot: &ServerSnapshot, found: &mut Vec<Trouble>) {
     }
     let figures = parts.join(", ");
     let backends = &snapshot.activity.backends;
-    let writer = now
-        .temp_file_pid
-        .and_then(|pid| backends.iter().find(|backend| i64::from(backend.pid) == pid));
-    let text = match writer {
-        None => format!("temporary files: {figures}"),
-        Some(writer) => with_statement(
+    let find = |pid: i64| backends.iter().find(|backend| i64::from(backend.pid) == pid);
+    let writer = now.temp_file_pid.and_then(find);
+    // A parallel worker executes the statement of its leader, and only that can be cancelled.
+    let leader = writer.and_then(|writer| find(writer.leader?.into()));
+    let text = match (leader, writer) {
+        (None, None) => format!("temporary files: {figures}"),
+        (Some(leader), _) => with_statement(
+            format!("{} and its workers write temporary files: {figures}", process(leader)),
+            leader.query.as_ref(),
+        ),
+        (None, Some(writer)) => with_statement(
             format!("{} writes temporary files: {figures}", process(writer)),
             writer.query.as_ref(),
         ),

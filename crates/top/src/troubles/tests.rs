@@ -204,4 +204,11 @@ fn temporary_files_and_idle_transactions_name_their_process() {
             "pid 6 has idled in a transaction for 6m40s; VACUUM cannot remove rows deleted since"
         ]
     );
+    // A parallel worker writes for its leader.
+    let worker = BackendActivity { leader: Some(5), ..client(7, "SELECT a ORDER BY b", 4.0) };
+    let mut server = snapshot(NOW_US, vec![client(5, "SELECT a ORDER BY b", 4.0), worker]);
+    server.overview.temp_file_bytes = Some(1 << 30);
+    server.overview.temp_file_pid = Some(7);
+    let text = "pid 5 and its workers write temporary files: 1.0GB now: SELECT a ORDER BY b";
+    assert_eq!(texts(&server), [text]);
 }
