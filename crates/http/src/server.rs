@@ -108,9 +108,9 @@ impl HttpServer {
         serve().map_err(|source| PageServerError::Listen { address, source })
     }
 
-    /// Like [`Self::start`], for programs that read: only GET and HEAD requests are served, and none
-    /// from a browser. Without `tls`, the address must be a loopback address, and the `Host` header
-    /// must name one, with any port, as through a tunnel. With `tls`, only clients with a
+    /// Like [`Self::start`], for programs that read: only GET and HEAD requests are served, and
+    /// none from a browser. Without `tls`, the address must be a loopback address, and the `Host`
+    /// header must name one, with any port, as through a tunnel. With `tls`, only clients with a
     /// certificate of its CA are served, on any address.
     ///
     /// # Errors

@@ -186,8 +186,8 @@ struct SamplerControl {
 }
 
 impl ServerSampler {
-    /// Starts sampling, including the clients of poolers, and the figures of an agent on the server's
-    /// host. `on_change` receives each new state, on the sampler's thread.
+    /// Starts sampling, including the clients of poolers, and the figures of an agent on the
+    /// server's host. `on_change` receives each new state, on the sampler's thread.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::tls::ServerStream;
+use super::tls::AcceptedStream;
 
 /// Durations after which a connection is closed.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +57,10 @@ impl LimitedListener {
 }
 
 impl Listener for LimitedListener {
-    type Io = ServerStream;
+    type Io = AcceptedStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (ServerStream, SocketAddr) {
+    async fn accept(&mut self) -> (AcceptedStream, SocketAddr) {
         loop {
             // axum's implementation for `TcpListener` waits and retries after an error.
             let (stream, address) = Listener::accept(&mut self.listener).await;
@@ -69,7 +69,7 @@ impl Listener for LimitedListener {
                 continue;
             };
             let stream = LimitedStream::new(stream, self.timeouts, permit);
-            return (ServerStream::new(stream, self.acceptor.as_ref()), address);
+            return (AcceptedStream::new(stream, self.acceptor.as_ref()), address);
         }
     }
 

@@ -46,7 +46,7 @@ impl MutualTls {
 }
 
 /// A connection, encrypted or not.
-pub(super) enum ServerStream {
+pub(super) enum AcceptedStream {
     Plain(LimitedStream),
     Handshake(Box<Accept<LimitedStream>>),
     Encrypted(Box<TlsStream<LimitedStream>>),
@@ -59,7 +59,7 @@ trait AsyncStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncStream for T {}
 
-impl ServerStream {
+impl AcceptedStream {
     pub(super) fn new(stream: LimitedStream, acceptor: Option<&TlsAcceptor>) -> Self {
         match acceptor {
             None => Self::Plain(stream),
@@ -90,7 +90,7 @@ impl ServerStream {
     }
 }
 
-impl AsyncRead for ServerStream {
+impl AsyncRead for AcceptedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +100,7 @@ impl AsyncRead for ServerStream {
     }
 }
 
-impl AsyncWrite for ServerStream {
+impl AsyncWrite for AcceptedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -37,7 +37,7 @@ pub(super) const PATH: &str = "/processes";
 /// Number of the reading's format. It changes when older versions could misunderstand a reading.
 pub(super) const FORMAT: u32 = 1;
 
-/// What the agent sends: the figures of a server's processes and of its host.
+/// The content of a reply: the figures of a server's processes and of its host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct AgentReading {
     pub(super) format: u32,

@@ -35,7 +35,7 @@ pub(super) struct HostCounters {
     pub(super) busy_ticks: u64,
     /// Ticks in which processors were idle while disk I/O was outstanding.
     pub(super) io_wait_ticks: u64,
-    /// All ticks.
+    /// Ticks of any kind, idle ones included.
     pub(super) all_ticks: u64,
     /// Bytes read from disks.
     pub(super) read_bytes: u64,

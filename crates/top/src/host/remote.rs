@@ -125,7 +125,7 @@ impl MonitoredServer {
 /// Figures of a host and its server's processes, for one sample.
 #[derive(Debug, Default)]
 pub(crate) struct AgentFigures {
-    /// Figures of the host.
+    /// Those of the host; `None` while there are none.
     pub(crate) host: Option<HostFigures>,
     /// Figures of processes by process id; empty while there are none.
     pub(crate) processes: HashMap<i32, ProcessFigures>,
@@ -323,4 +323,81 @@ fn sanitized_host(reading: &HostReading) -> HostReading {
 fn sanitized_process(reading: &ProcessReading) -> ProcessReading {
     let memory_bytes = reading.memory_bytes.filter(|number| (0..=MEMORY_MAX).contains(number));
     ProcessReading { memory_bytes, ..*reading }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKEND: BackendProcess = BackendProcess { pid: 7, started_us: 1_010_000_000 };
+
+    fn reading() -> AgentReading {
+        let process = ProcessReading {
+            pid: BACKEND.pid,
+            started_ticks: 1000,
+            at_us: 20_000_000,
+            cpu_ticks: 100,
+            memory_bytes: Some(4096),
+            read_bytes: Some(0),
+            written_bytes: None,
+        };
+        AgentReading {
+            format: FORMAT,
+            system_identifier: "7301".to_owned(),
+            booted_s: 1000,
+            host: HostReading { load: Some(0.5), ..HostReading::default() },
+            processes: vec![process],
+        }
+    }
+
+    #[test]
+    fn reading_is_of_the_sampled_server() {
+        let server = |identifier: Option<&str>, pid, started_us| MonitoredServer {
+            backend: BackendProcess { pid, started_us },
+            system_identifier: identifier.map(str::to_owned),
+        };
+        let BackendProcess { pid, started_us } = BACKEND;
+        assert_eq!(server(Some("7301"), pid, started_us).check(&reading()), Ok(()));
+        assert_eq!(server(None, pid, started_us).check(&reading()), Ok(()));
+        let refusal = server(Some("7302"), pid, started_us).check(&reading()).unwrap_err();
+        assert!(refusal.contains("system identifier 7301 instead of 7302"), "{refusal}");
+        for other in [server(None, 8, started_us), server(None, pid, started_us + 5_000_000)] {
+            let refusal = other.check(&reading()).unwrap_err();
+            assert!(refusal.contains("without the process"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn invalid_replies_are_refused() {
+        let valid = serde_json::to_vec(&reading()).unwrap();
+        assert_eq!(parse_reading(&valid).unwrap().processes, reading().processes);
+        let later = serde_json::to_vec(&AgentReading { format: 2, ..reading() }).unwrap();
+        assert!(parse_reading(&later).unwrap_err().contains("another version"));
+        for reply in [&b""[..], b"{}", b"[1]", &valid[..valid.len() - 1], &[b'['; 100_000]] {
+            assert!(parse_reading(reply).unwrap_err().contains("not one of howdah agent"));
+        }
+        let invalid = String::from_utf8(valid).unwrap().replace("\"pid\":7", "\"pid\":7e99");
+        assert!(parse_reading(invalid.as_bytes()).unwrap_err().contains("not valid"));
+    }
+
+    #[test]
+    fn numbers_that_no_host_has_are_dropped() {
+        let host = HostReading {
+            load: Some(1e300),
+            memory_bytes: Some(i64::MAX),
+            available_bytes: Some(-1),
+            swap_bytes: Some(10),
+            swap_used_bytes: Some(11),
+            ..HostReading::default()
+        };
+        let expected = HostReading { swap_bytes: Some(10), ..HostReading::default() };
+        assert_eq!(sanitized_host(&host), expected);
+        let process = ProcessReading { memory_bytes: Some(-1), ..reading().processes[0] };
+        assert_eq!(sanitized_process(&process).memory_bytes, None);
+        // Times and counters may have any value.
+        for number in [0, u64::MAX] {
+            assert!(!has_started(i64::MIN, number, i64::MAX));
+            assert!(!has_started(i64::MAX, number, i64::MIN));
+        }
+    }
 }
