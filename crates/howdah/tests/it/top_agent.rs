@@ -359,9 +359,8 @@ fn agent_of_another_server_is_refused() {
 
     // A copy has the same system identifier.
     other.stop().unwrap();
-    let mut copy = other.clone_stopped(Cluster::builder()).unwrap();
+    let copy = other.clone_stopped(Cluster::builder()).unwrap();
     other.start().unwrap();
-    copy.start().unwrap();
     let agent = Agent::start(folder.path(), &copy, &["--listen", "127.0.0.1:0"]);
     let (samples, messages) = top(folder.path(), &other, &["--count", "3", "--agent", &agent.url]);
     assert!(messages.contains("without the process of our connection"), "{messages}");
