@@ -57,10 +57,10 @@ impl LimitedListener {
 }
 
 impl Listener for LimitedListener {
-    type Io = AcceptedStream;
+    type Io = AcceptedStream<LimitedStream>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (AcceptedStream, SocketAddr) {
+    async fn accept(&mut self) -> (AcceptedStream<LimitedStream>, SocketAddr) {
         loop {
             // axum's implementation for `TcpListener` waits and retries after an error.
             let (stream, address) = Listener::accept(&mut self.listener).await;

@@ -16,8 +16,6 @@ use rustls::{ServerConfig, crypto::ring::default_provider, sign::SingleCertAndKe
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
-use super::connections::LimitedStream;
-
 /// A server's certificate and key, and the CA whose certificates its clients need.
 #[derive(Clone, Debug)]
 pub struct MutualTls {
@@ -46,10 +44,10 @@ impl MutualTls {
 }
 
 /// A connection, encrypted or not.
-pub(super) enum AcceptedStream {
-    Plain(LimitedStream),
-    Handshake(Box<Accept<LimitedStream>>),
-    Encrypted(Box<TlsStream<LimitedStream>>),
+pub(super) enum AcceptedStream<S> {
+    Plain(S),
+    Handshake(Box<Accept<S>>),
+    Encrypted(Box<TlsStream<S>>),
     /// The handshake failed.
     Failed,
 }
@@ -59,8 +57,8 @@ trait AsyncStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncStream for T {}
 
-impl AcceptedStream {
-    pub(super) fn new(stream: LimitedStream, acceptor: Option<&TlsAcceptor>) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin> AcceptedStream<S> {
+    pub(super) fn new(stream: S, acceptor: Option<&TlsAcceptor>) -> Self {
         match acceptor {
             None => Self::Plain(stream),
             Some(acceptor) => Self::Handshake(Box::new(acceptor.accept(stream))),
@@ -90,7 +88,7 @@ impl AcceptedStream {
     }
 }
 
-impl AsyncRead for AcceptedStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for AcceptedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +98,7 @@ impl AsyncRead for AcceptedStream {
     }
 }
 
-impl AsyncWrite for AcceptedStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for AcceptedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
