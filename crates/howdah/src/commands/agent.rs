@@ -30,8 +30,6 @@ use crate::{
 #[command(disable_help_flag = true, after_help = EXAMPLES,
           mut_arg("server", |arg| arg.help("The server: a URI, a keyword string or a database name")))]
 pub(crate) struct Args {
-    #[command(flatten)]
-    target: TargetArgs,
     /// Address to listen on; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9190",
           value_parser = values::listen_address)]
@@ -45,6 +43,8 @@ pub(crate) struct Args {
     /// The CA whose certificates clients need
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 const EXAMPLES: &str = "\
