@@ -69,7 +69,8 @@ pg_catalog.quote_ident(current_user), pg_catalog.current_database()";
 
 /// Queries the system identifier, separately because the privilege to call the function can be
 /// revoked.
-const SYSTEM_IDENTIFIER_SQL: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+pub(crate) const SYSTEM_IDENTIFIER_SQL: &str =
+    "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
 /// Queries the timeline of a server in recovery, where `pg_walfile_name()` is not available. It is
 /// that of the control file, which can be older than what was replayed.

@@ -8,6 +8,7 @@ use howdah_settings::parse_size;
 use crate::{
     Activity, CollectError, Overview, Privileges, ServerVersion, SessionDetails, StatsView,
     ViewSample, WaitCounts, activity,
+    identity::SYSTEM_IDENTIFIER_SQL,
     prepared_query::{OWN_COMMENT, PreparedQuery},
     session_details,
     view::{VersionedSql, sql_for_version},
@@ -153,6 +154,24 @@ impl MonitorConnection {
         let sql = crate::overview::sizes_sql(self.privileges.can_read_all_stats);
         let result = self.run_named("database sizes", |_| sql)?;
         Ok(result.rows.first().and_then(|row| row.text(0)?.parse().ok()))
+    }
+
+    /// Reads the system identifier, which the server shares with its physical copies; `None` if the
+    /// role may not read it.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed.
+    pub fn system_identifier(&mut self) -> Result<Option<String>, CollectError> {
+        let result = self.run_named("system identifier", |_| SYSTEM_IDENTIFIER_SQL.to_owned());
+        match result {
+            Ok(result) => {
+                let row = result.rows.first();
+                Ok(row.and_then(|row| Some(row.text(0)?.into_owned())))
+            }
+            Err(error) if error.is_fatal() => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Reads what a session's page shows beside its activity: its locks, progress and I/O.

@@ -55,6 +55,7 @@ macro_rules! commands {
 
 // Below the macro, which they use, and outside of it, because rustfmt does not follow `mod` lines
 // inside macros.
+mod agent;
 mod capture;
 mod compare;
 mod completions;
@@ -85,6 +86,7 @@ commands! {
         Probe(probe::Args) => probe::run,
         Statsd(statsd::Args) => statsd::run,
         Top(top::Args) => top::run,
+        Agent(agent::Args) => agent::run,
         Warm(warm::Args) => warm::run,
         Lab(lab::Args) => lab::run,
         Demo(demo::Args) => demo::run,

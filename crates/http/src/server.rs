@@ -5,10 +5,12 @@
 //! Responses are rendered one after another; sending one does not delay the next.
 //!
 //! [`HttpServer::start_pages`] also serves pages to browsers, and protects them from other sites;
-//! [`HttpServer::start_control`] serves programs on this machine only.
+//! [`HttpServer::start_control`] serves programs on this machine only, and
+//! [`HttpServer::start_readings`] also those on other machines that have a certificate.
 
 mod connections;
 mod pages;
+mod tls;
 
 use std::{
     io,
@@ -26,7 +28,10 @@ use axum::{
 use tokio::sync::{Semaphore, oneshot};
 
 use self::connections::LimitedListener;
-pub use self::pages::{PageAccess, PageServerError};
+pub use self::{
+    pages::{PageAccess, PageServerError},
+    tls::MutualTls,
+};
 
 /// A running server. Dropping it closes the port and ends its thread, which aborts responses in
 /// progress.
@@ -52,7 +57,7 @@ impl HttpServer {
         connections_max: usize,
         router: Router,
     ) -> io::Result<Self> {
-        Self::serve(name, TcpListener::bind(addresses)?, connections_max, router)
+        Self::serve(name, TcpListener::bind(addresses)?, connections_max, router, None)
     }
 
     /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests are served,
@@ -76,7 +81,7 @@ impl HttpServer {
         let serve = || {
             let listener = TcpListener::bind(address)?;
             let router = pages::protected(router, listener.local_addr()?, access);
-            Self::serve(name, listener, connections_max, router)
+            Self::serve(name, listener, connections_max, router, None)
         };
         serve().map_err(|source| PageServerError::Listen { address, source })
     }
@@ -98,7 +103,33 @@ impl HttpServer {
         let serve = || {
             let listener = TcpListener::bind(address)?;
             let router = pages::controlled(router, listener.local_addr()?);
-            Self::serve(name, listener, connections_max, router)
+            Self::serve(name, listener, connections_max, router, None)
+        };
+        serve().map_err(|source| PageServerError::Listen { address, source })
+    }
+
+    /// Like [`Self::start`], for programs that read: only GET and HEAD requests are served, and
+    /// none from a browser. Without `tls`, the address must be a loopback address, and the `Host`
+    /// header must name one, with any port, as through a tunnel. With `tls`, only clients with a
+    /// certificate of its CA are served, on any address.
+    ///
+    /// # Errors
+    ///
+    /// The address is not a loopback address and `tls` is missing, the address cannot be bound, or
+    /// the thread cannot be started.
+    pub fn start_readings(
+        name: &'static str,
+        address: SocketAddr,
+        tls: Option<&MutualTls>,
+        connections_max: usize,
+        router: Router,
+    ) -> Result<Self, PageServerError> {
+        let access = PageAccess { allow_remote: tls.is_some(), ..PageAccess::default() };
+        pages::check_address(address, &access)?;
+        let serve = || {
+            let listener = TcpListener::bind(address)?;
+            let router = pages::for_readers(router, tls.is_some());
+            Self::serve(name, listener, connections_max, router, tls)
         };
         serve().map_err(|source| PageServerError::Listen { address, source })
     }
@@ -108,6 +139,7 @@ impl HttpServer {
         listener: TcpListener,
         connections_max: usize,
         router: Router,
+        tls: Option<&MutualTls>,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -116,7 +148,7 @@ impl HttpServer {
         let listener = {
             let _in_runtime = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            LimitedListener::new(name, listener, Arc::clone(&permits))
+            LimitedListener::new(name, listener, Arc::clone(&permits), tls.map(MutualTls::acceptor))
         };
         let router = router.layer(map_response(close_connection));
         let (stop, stopped) = oneshot::channel::<()>();

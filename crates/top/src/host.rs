@@ -1,18 +1,31 @@
-//! CPU, memory and disk figures from `/proc`, if the server runs on this host: those of the host,
-//! and of each process of the server.
+//! CPU, memory and disk figures of a server's host and of each process of the server.
+//!
+//! ```text
+//! this host's /proc ──► HostMonitor ─────────────────────────────────┐
+//!                                                                    ├──► HostRates ──► figures
+//! another host's /proc ──► AgentServer ──HTTP──► AgentMonitor ───────┘
+//!                          (howdah agent)       (howdah top --agent)
+//! ```
 //!
 //! The server is local if a process of this host has the pid and start time of the backend that
 //! serves our connection, and a name that starts with `postgres`. Addresses prove nothing, because
 //! of tunnels and containers.
 
+pub mod agent;
 mod processes;
+mod reading;
+mod remote;
 
-use std::{collections::HashMap, fs, time::Instant};
+use std::{collections::HashMap, fs};
 
 use howdah_collect::BackendProcess;
 
-pub use self::processes::ProcessFigures;
-use self::processes::{ProcessMonitor, ProcessStat};
+pub use self::{processes::ProcessFigures, remote::AgentEndpoint};
+use self::{
+    processes::ProcessRates,
+    reading::{HostCounters, HostReading, ProcessReading, ProcessStat, booted_s},
+};
+pub(crate) use self::{remote::AgentMonitor, remote::MonitoredServer};
 
 /// Figures of a host at one moment. CPU and disk figures are averages since the previous sample,
 /// and `None` in the first.
@@ -80,30 +93,24 @@ impl HostFigures {
 /// Reads figures of the host on which both the server and this program run.
 #[derive(Debug)]
 pub(crate) struct HostMonitor {
-    before: Option<HostCounters>,
-    processes: ProcessMonitor,
+    /// The postmaster, which is the parent of all other processes of the server.
+    postmaster: i32,
+    rates: HostRates,
 }
 
-/// Counters of the host, which start at zero when it boots.
-#[derive(Clone, Copy, Debug)]
-struct HostCounters {
-    at: Instant,
-    /// CPU ticks of all processors: busy, waiting for disks, total.
-    work: u64,
-    io_wait: u64,
-    all: u64,
-    /// Bytes read from disks; `written` counts those written.
-    read: u64,
-    written: u64,
+/// The previous readings of a host and its processes, from which rates are computed.
+#[derive(Debug, Default)]
+struct HostRates {
+    before: Option<HostCounters>,
+    processes: ProcessRates,
 }
 
 /// Maximum difference between the start times that PostgreSQL and the kernel report for the same
 /// process. The kernel's boot time has whole seconds.
-const CLOCK_TOLERANCE_SECONDS: i64 = 2;
+const CLOCK_TOLERANCE_SECONDS: u64 = 2;
 
-/// Bytes of a sector in the kernel's disk statistics, whatever the disk's own sector size
-/// (`Documentation/admin-guide/iostats`).
-const SECTOR_BYTES: u64 = 512;
+/// Maximum number of processes that are read in a sample, at some 50 µs each.
+const PROCESSES_MAX: usize = 2000;
 
 /// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on every Linux architecture that
 /// PostgreSQL supports.
@@ -112,13 +119,12 @@ const TICKS_PER_SECOND: i64 = 100;
 impl HostMonitor {
     /// Returns a monitor if `process` runs on this host.
     pub(crate) fn local(process: BackendProcess) -> Option<Self> {
-        let read = |path: &str| fs::read_to_string(path).ok();
-        let stat = read(&format!("/proc/{}/stat", process.pid))?;
-        let booted = parse_field(&read("/proc/stat")?, "btime")?;
-        if !is_process(&stat, booted, process) {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
+        if !is_process(&stat, booted_s()?, process) {
             return None;
         }
-        Some(Self { before: None, processes: ProcessMonitor::of_backend(&stat)? })
+        let postmaster = ProcessStat::parse(&stat)?.parent;
+        Some(Self { postmaster, rates: HostRates::default() })
     }
 
     /// Reads the figures of server processes, and computes the rates since the previous call.
@@ -126,27 +132,32 @@ impl HostMonitor {
         &mut self,
         pids: impl Iterator<Item = i32>,
     ) -> HashMap<i32, ProcessFigures> {
-        self.processes.read(pids)
+        let parent = self.postmaster;
+        let readings = pids.take(PROCESSES_MAX);
+        self.rates
+            .processes
+            .update(readings.filter_map(|pid| ProcessReading::of_child(pid, parent)))
     }
 
     /// Reads the counters, and computes the rates since the previous call.
     pub(crate) fn read(&mut self) -> HostFigures {
-        let file = |path| fs::read_to_string(path).unwrap_or_default();
-        let memory = file("/proc/meminfo");
-        let kilobytes = |name| parse_field(&memory, name).map(|kilobytes| kilobytes * 1024);
-        let now = parse_counters(&file("/proc/stat"), &file("/proc/diskstats"));
-        let before = std::mem::replace(&mut self.before, now);
+        self.rates.update(&HostReading::of_this_host())
+    }
+}
+
+impl HostRates {
+    /// Returns the figures of the host, with rates since the previous call.
+    fn update(&mut self, reading: &HostReading) -> HostFigures {
+        let before = std::mem::replace(&mut self.before, reading.counters);
         let mut figures = HostFigures {
-            load: file("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()),
-            memory_bytes: kilobytes("MemTotal:"),
-            available_bytes: kilobytes("MemAvailable:"),
-            swap_bytes: kilobytes("SwapTotal:"),
-            swap_used_bytes: kilobytes("SwapTotal:")
-                .zip(kilobytes("SwapFree:"))
-                .map(|(total, free)| total.saturating_sub(free)),
+            load: reading.load,
+            memory_bytes: reading.memory_bytes,
+            available_bytes: reading.available_bytes,
+            swap_bytes: reading.swap_bytes,
+            swap_used_bytes: reading.swap_used_bytes,
             ..HostFigures::default()
         };
-        if let Some((before, now)) = before.zip(now) {
+        if let Some((before, now)) = before.zip(reading.counters) {
             figures.set_rates(&before, &now);
         }
         figures
@@ -156,17 +167,17 @@ impl HostMonitor {
 impl HostFigures {
     #[expect(clippy::cast_precision_loss, reason = "figures for looking at")]
     fn set_rates(&mut self, before: &HostCounters, now: &HostCounters) {
-        let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
+        let seconds = now.at_us.saturating_sub(before.at_us) as f64 / 1e6;
         let rate = |before: u64, now: u64| {
             now.checked_sub(before).filter(|_| seconds > 0.0).map(|bytes| bytes as f64 / seconds)
         };
-        let ticks = now.all.checked_sub(before.all).filter(|ticks| *ticks > 0);
+        let ticks = now.all_ticks.checked_sub(before.all_ticks).filter(|ticks| *ticks > 0);
         let share =
             |before: u64, now: u64| Some(100.0 * now.checked_sub(before)? as f64 / ticks? as f64);
-        self.cpu_percent = share(before.work, now.work);
-        self.io_wait_percent = share(before.io_wait, now.io_wait);
-        self.read_bytes = rate(before.read, now.read);
-        self.write_bytes = rate(before.written, now.written);
+        self.cpu_percent = share(before.busy_ticks, now.busy_ticks);
+        self.io_wait_percent = share(before.io_wait_ticks, now.io_wait_ticks);
+        self.read_bytes = rate(before.read_bytes, now.read_bytes);
+        self.write_bytes = rate(before.written_bytes, now.written_bytes);
     }
 }
 
@@ -176,65 +187,22 @@ impl HostFigures {
 fn is_process(stat: &str, booted: i64, process: BackendProcess) -> bool {
     let Some((front, _)) = stat.rsplit_once(')') else { return false };
     let is_postgres = front.split_once('(').is_some_and(|(_, name)| name.starts_with("postgres"));
-    let ticks = ProcessStat::parse(stat).and_then(|stat| i64::try_from(stat.started).ok());
-    let started = ticks.map(|ticks| booted + ticks / TICKS_PER_SECOND);
     is_postgres
-        && started.is_some_and(|started| {
-            (started - process.started_us / 1_000_000).abs() <= CLOCK_TOLERANCE_SECONDS
-        })
+        && ProcessStat::parse(stat)
+            .is_some_and(|stat| has_started(booted, stat.started, process.started_us))
 }
 
-/// Returns the number that follows `name` at the start of a line.
-fn parse_field(text: &str, name: &str) -> Option<i64> {
-    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn parse_counters(stat: &str, disks: &str) -> Option<HostCounters> {
-    let line = stat.lines().find(|line| line.starts_with("cpu "))?;
-    let ticks: Vec<u64> =
-        line.split_whitespace().skip(1).filter_map(|ticks| ticks.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; guest time is included in user.
-    let all = ticks.iter().take(8).sum();
-    let (idle, io_wait) = (*ticks.get(3)?, *ticks.get(4)?);
-    let (mut read, mut written) = (0, 0);
-    for line in disks.lines() {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-        let is_whole = fields.get(2).is_some_and(|name| is_whole_disk(name));
-        if let (true, Some(sectors_read), Some(sectors_written)) = (is_whole, number(5), number(9))
-        {
-            read += sectors_read * SECTOR_BYTES;
-            written += sectors_written * SECTOR_BYTES;
-        }
-    }
-    Some(HostCounters {
-        at: Instant::now(),
-        work: all - idle - io_wait,
-        io_wait,
-        all,
-        read,
-        written,
-    })
-}
-
-/// Whether a device is a whole disk. Partitions and devices that are backed by others, such as
-/// RAID and device mapper, are excluded, so that each byte is counted once.
-fn is_whole_disk(name: &str) -> bool {
-    let ends_in_digit = name.ends_with(|c: char| c.is_ascii_digit());
-    let is_made =
-        ["loop", "ram", "dm-", "md", "zram", "sr"].iter().any(|kind| name.starts_with(kind));
-    let is_numbered = ["nvme", "mmcblk", "nbd"].iter().any(|kind| name.starts_with(kind));
-    match (is_made, is_numbered) {
-        (true, _) => false,
-        (_, true) => !name.contains('p') && ends_in_digit,
-        _ => !ends_in_digit,
-    }
+/// Whether a process that started `ticks` after the host had booted is one that started at
+/// `started_us` according to PostgreSQL.
+fn has_started(booted_s: i64, ticks: u64, started_us: i64) -> bool {
+    let seconds = i64::try_from(ticks).unwrap_or(i64::MAX) / TICKS_PER_SECOND;
+    let difference = booted_s.saturating_add(seconds).abs_diff(started_us / 1_000_000);
+    difference <= CLOCK_TOLERANCE_SECONDS
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{reading::parse_counters, *};
 
     const STAT: &str = "4711 (postgres: a) b) S 1 1 1 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
 
@@ -250,14 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_disks_count() {
-        let names =
-            ["sda", "sda1", "nvme0n1", "nvme0n1p2", "dm-0", "loop3", "vda", "mmcblk0", "md127"];
-        let whole: Vec<_> = names.into_iter().filter(|name| is_whole_disk(name)).collect();
-        assert_eq!(whole, ["sda", "nvme0n1", "vda", "mmcblk0"]);
-    }
-
-    #[test]
     fn rates_cover_the_time_between_samples() {
         let before =
             parse_counters("cpu  100 0 100 700 100 0 0 0 0 0\n", "8 0 sda 1 0 100 0 1 0 50 0");
@@ -266,7 +226,7 @@ mod tests {
             "8 0 sda 1 0 300 0 1 0 150 0\n8 1 sda1 1 0 300 0 1 0 150 0",
         );
         if let (Some(now), Some(before)) = (&mut now, &before) {
-            now.at = before.at + std::time::Duration::from_secs(2);
+            now.at_us = before.at_us + 2_000_000;
         }
         let mut figures = HostFigures::default();
         figures.set_rates(&before.unwrap(), &now.unwrap());
@@ -276,9 +236,7 @@ mod tests {
 
     #[test]
     fn this_host_has_figures() {
-        let stat = fs::read_to_string("/proc/self/stat").unwrap();
-        let processes = ProcessMonitor::of_backend(&stat).unwrap();
-        let mut host = HostMonitor { before: None, processes };
+        let mut host = HostMonitor { postmaster: 1, rates: HostRates::default() };
         host.read();
         let figures = host.read();
         assert!(figures.memory_bytes > figures.available_bytes);

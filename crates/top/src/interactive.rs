@@ -20,6 +20,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind, MouseEventKind};
 use crate::{
     AlertEngine, Model, TopSettings,
     history::{HistoryWriter, SnapshotHistory},
+    host::AgentEndpoint,
     model::{ModelEffect, ModelMessage, StatusNotice},
     pooler::Poolers,
     sampler::{SampleRequest, ServerSampler, with_causes},
@@ -37,6 +38,8 @@ pub struct WatchTarget {
     pub target: ConnectTarget,
     /// Poolers whose clients use the server's sessions.
     pub poolers: Poolers,
+    /// The agent on the server's host, if one is used.
+    pub agent: Option<AgentEndpoint>,
 }
 
 /// Maximum time between redraws, because displayed ages increase.
@@ -197,6 +200,7 @@ impl LiveServers {
             ServerSampler::start(
                 watch.target.clone(),
                 watch.poolers.clone(),
+                watch.agent.clone(),
                 request,
                 move |health| {
                     let recording_problem = store(&health);

@@ -43,16 +43,22 @@ pub fn run(
             sizes: all_views,
             session: None,
         };
-        ServerSampler::start(target, watch.poolers.clone(), request, move |health| {
-            monitor.observe(&health);
-            store.as_mut().and_then(|store| store(&health));
-            let reason_unreachable = match health {
-                ServerHealth::Unreachable { reason, .. } => Some(reason),
-                ServerHealth::Connecting | ServerHealth::Read(_) => None,
-            };
-            // Sending fails only once the receiver is gone, at the end.
-            let _ = sender.send((at, reason_unreachable));
-        })
+        ServerSampler::start(
+            target,
+            watch.poolers.clone(),
+            watch.agent.clone(),
+            request,
+            move |health| {
+                monitor.observe(&health);
+                store.as_mut().and_then(|store| store(&health));
+                let reason_unreachable = match health {
+                    ServerHealth::Unreachable { reason, .. } => Some(reason),
+                    ServerHealth::Connecting | ServerHealth::Read(_) => None,
+                };
+                // Sending fails only once the receiver is gone, at the end.
+                let _ = sender.send((at, reason_unreachable));
+            },
+        )
     };
     let samplers = servers.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
     // Unknown until the first sample.

@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use self::state::SamplerState;
 use crate::{
     PooledClients, Poolers,
-    host::{HostFigures, ProcessFigures},
+    host::{AgentEndpoint, AgentMonitor, HostFigures, ProcessFigures},
     waits::WaitHistory,
 };
 
@@ -56,10 +56,13 @@ pub struct ServerSnapshot {
     pub background_view: Option<RateView>,
     /// Wait events of working sessions, second by second.
     pub waits: Arc<WaitHistory>,
-    /// Figures of the host, if the server runs on the same host as this program.
+    /// Figures of the host, if the server runs on the same host as this program, or from its agent.
     pub host: Option<HostFigures>,
-    /// Figures of the server's processes by process id, if the server runs on the same host.
+    /// Figures of the server's processes by process id, if the server runs on the same host, or
+    /// from its agent; empty while the agent is away.
     pub processes: Option<HashMap<i32, ProcessFigures>>,
+    /// Why the agent does not provide figures, in a few words. Not recorded.
+    pub agent_problem: Option<Arc<str>>,
     /// Details of the session whose page is open, if any. Not recorded.
     pub session: Option<Arc<SessionDetails>>,
     /// Time at which the sample was taken, by our clock, in microseconds since 1970. Never
@@ -88,6 +91,7 @@ impl ServerSnapshot {
             waits: Arc::default(),
             host: None,
             processes: None,
+            agent_problem: None,
             session: None,
             duration: Duration::ZERO,
         }
@@ -182,8 +186,8 @@ struct SamplerControl {
 }
 
 impl ServerSampler {
-    /// Starts sampling, including the clients of poolers. `on_change` receives each new state, on
-    /// the sampler's thread.
+    /// Starts sampling, including the clients of poolers, and the figures of an agent on the
+    /// server's host. `on_change` receives each new state, on the sampler's thread.
     ///
     /// # Errors
     ///
@@ -191,15 +195,18 @@ impl ServerSampler {
     pub fn start(
         target: ConnectTarget,
         poolers: Poolers,
+        agent: Option<AgentEndpoint>,
         request: SampleRequest,
         on_change: impl FnMut(ServerHealth) + Send + 'static,
     ) -> std::io::Result<Self> {
         let control = SamplerControl { request, revision: 0, should_stop: false };
         let shared =
             Arc::new(SamplerShared { control: Mutex::new(control), changed: Condvar::new() });
+        let agent = agent.map(AgentMonitor::start).transpose()?;
         let worker = SamplerThread {
             target,
             poolers,
+            agent,
             shared: Arc::clone(&shared),
             on_change,
             last: None,
@@ -262,6 +269,7 @@ impl SamplerShared {
 struct SamplerThread<F> {
     target: ConnectTarget,
     poolers: Poolers,
+    agent: Option<AgentMonitor>,
     shared: Arc<SamplerShared>,
     on_change: F,
     last: Option<Arc<ServerSnapshot>>,
@@ -275,10 +283,11 @@ impl<F: FnMut(ServerHealth)> SamplerThread<F> {
         let mut failures = 0;
         let mut since = Instant::now();
         loop {
-            let outcome = SamplerState::connect(&self.target).and_then(|state| {
-                failures = 0;
-                self.sample_until_error(state)
-            });
+            let outcome =
+                SamplerState::connect(&self.target, self.agent.as_mut()).and_then(|state| {
+                    failures = 0;
+                    self.sample_until_error(state)
+                });
             let Err(error) = outcome else { return };
             let now = Instant::now();
             if failures == 0 {
@@ -310,7 +319,15 @@ impl<F: FnMut(ServerHealth)> SamplerThread<F> {
             let started = Instant::now();
             // Read just before the server, so that links to sessions are as current as the sample.
             let pooled = self.poolers.read();
+            self.agent.as_ref().inspect(|agent| agent.request());
             let mut snapshot = state.sample(control.request, started)?;
+            if let Some(agent) = &mut self.agent {
+                let backends = &snapshot.activity.backends;
+                let figures = agent.figures(backends, control.request.interval);
+                snapshot.host = figures.host;
+                snapshot.processes = Some(figures.processes);
+                snapshot.agent_problem = figures.problem;
+            }
             snapshot.pooled_clients = pooled;
             self.last_sample_us = now_us().max(self.last_sample_us);
             self.waits.add(self.last_sample_us, &WaitCounts::from_activity(&snapshot.activity));
@@ -418,6 +435,7 @@ pub(crate) mod tests {
             waits: Arc::default(),
             host: None,
             processes: None,
+            agent_problem: None,
             session: None,
             sampled_us: taken_us,
             duration: Duration::from_millis(3),

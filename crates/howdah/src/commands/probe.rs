@@ -14,7 +14,7 @@ mod report;
 mod run;
 mod source;
 mod sweep;
-mod target;
+pub(super) mod target;
 mod waits;
 
 use howdah_probe::durations::ProbeMetric;

@@ -1,5 +1,6 @@
 //! `howdah top`: monitors servers.
 
+mod agent;
 mod history;
 mod notify;
 
@@ -23,7 +24,7 @@ use howdah_top::{
     signal_plan::SignalPolicy,
 };
 
-use self::{history::HistoryArgs, notify::NotifyArgs};
+use self::{agent::AgentArgs, history::HistoryArgs, notify::NotifyArgs};
 use crate::{
     config, connection::ConnectionArgs, context::CommandContext, logging, metrics::MetricsArgs,
     notify::service_state, outcome::CommandOutcome, values::SecretArg,
@@ -81,6 +82,8 @@ pub(crate) struct Args {
     /// each session
     #[arg(long, value_name = "URI")]
     pooler: Vec<String>,
+    #[command(flatten)]
+    agent: AgentArgs,
     #[command(flatten)]
     notify: NotifyArgs,
     #[command(flatten)]
@@ -146,6 +149,7 @@ Examples:
   howdah top -d shop --view statements --interval 10s --format csv > statements.csv
   howdah top -h db1 --once --alert 'blocked > 30s'; test $? = 3 && echo blocked
   howdah top -h db1 --watch --alert 'lag > 1GB for 1m' --listen 127.0.0.1:9189
+  howdah top -h db1 --agent http://127.0.0.1:9190
   howdah top -d shop --record shop.top
   howdah top --replay shop.top --view blocking --format json";
 
@@ -337,12 +341,13 @@ impl Args {
             }
         }
         let poolers = self.poolers(&environment)?;
-        let watch = |conninfo: Option<&str>| -> anyhow::Result<WatchTarget> {
+        let mut agents = self.agent.endpoints(conninfos.len())?.into_iter();
+        let mut watch = |conninfo: Option<&str>| -> anyhow::Result<WatchTarget> {
             let target = self.connection.target_with_environment(conninfo, &environment)?;
             let name = format!("{}/{}", host_and_port(&target), target.database());
-            Ok(WatchTarget { name, target, poolers: poolers.clone() })
+            Ok(WatchTarget { name, target, poolers: poolers.clone(), agent: agents.next() })
         };
-        conninfos.into_iter().map(watch).collect()
+        conninfos.into_iter().map(&mut watch).collect()
     }
 
     /// Starts polling the consoles of the poolers. Other connection options do not apply to them.

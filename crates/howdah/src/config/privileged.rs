@@ -34,8 +34,12 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 31] = [
+const PRIVILEGED: [(&str, Privilege); 38] = [
     ("admin", Privilege::OpensControl),
+    ("agent", Privilege::SendsData),
+    ("agent-ca", Privilege::SendsData),
+    ("agent-cert", Privilege::SendsData),
+    ("agent-key", Privilege::SendsData),
     ("allow-production", Privilege::AllowsProduction),
     ("allow-remote", Privilege::SendsData),
     ("audit-log", Privilege::WritesFile),
@@ -63,6 +67,9 @@ const PRIVILEGED: [(&str, Privilege); 31] = [
     ("slack-webhook-file", Privilege::SendsData),
     ("slow-log", Privilege::WritesFile),
     ("svg", Privilege::WritesFile),
+    ("tls-cert", Privilege::SendsData),
+    ("tls-client-ca", Privilege::SendsData),
+    ("tls-key", Privilege::SendsData),
     ("webhook", Privilege::SendsData),
     ("webhook-ca-file", Privilege::SendsData),
     ("webhook-file", Privilege::SendsData),

@@ -11,6 +11,8 @@
 mod browser;
 mod capture;
 mod capture_parts;
+#[path = "../../../connect/tests/integration/certificates.rs"]
+mod certificates;
 mod cli;
 mod compare;
 mod config;
@@ -42,6 +44,7 @@ mod statsd;
 mod structure;
 mod tmux;
 mod top;
+mod top_agent;
 mod top_defects;
 mod top_notify;
 mod top_pooler;

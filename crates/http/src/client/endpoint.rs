@@ -9,18 +9,29 @@ use std::{
 
 use howdah_connect::{
     deadline::remaining,
-    tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config},
+    tls::{RootCertificates, SslMode, TlsError, TlsSettings, check_certificates, client_config},
 };
 use rustls::{ClientConfig, pki_types::ServerName};
 use ureq::{Agent, http::Uri};
 
 use super::{
-    PostError, reply,
+    PostError,
+    reply::{self, REPLY_BYTES_MAX},
     transport::{EndpointConnector, TlsParameters, agent},
 };
 
 /// Names and values of headers. A value that is not valid in a header makes the request fail.
 pub type Headers = Vec<(&'static str, String)>;
+
+/// The files that TLS uses. By default, the system's root certificates authenticate the server, and
+/// the client has no certificate.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointTls {
+    /// Root certificates that replace the system's.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificate and private key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
 
 /// A parsed URL with its TLS settings and the headers of each request.
 pub struct HttpEndpoint {
@@ -70,6 +81,21 @@ impl HttpEndpoint {
         ca_file: Option<&Path>,
         headers: Headers,
     ) -> Result<Self, EndpointError> {
+        let tls = EndpointTls { ca_file: ca_file.map(Path::to_owned), identity: None };
+        Self::with_tls(user_agent, url, &tls, headers)
+    }
+
+    /// Like [`Self::new`], with a certificate of the client.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid, or TLS cannot be set up.
+    pub fn with_tls(
+        user_agent: &'static str,
+        url: &str,
+        files: &EndpointTls,
+        headers: Headers,
+    ) -> Result<Self, EndpointError> {
         let display_url = url.split(['?', '#']).next().unwrap_or_default().to_owned();
         let invalid = || {
             // The part before an @ may contain a password.
@@ -79,7 +105,7 @@ impl HttpEndpoint {
         let (uri, host, port) = parse_url(url).ok_or_else(invalid)?;
         let tls = if is_secure(&uri) {
             let server_name = ServerName::try_from(host.clone()).map_err(|_| invalid())?;
-            Some(TlsParameters { config: tls_config(ca_file)?, server_name })
+            Some(TlsParameters { config: tls_config(files)?, server_name })
         } else {
             None
         };
@@ -136,7 +162,22 @@ impl HttpEndpoint {
         let request = request.header("Connection", "close");
         let headers = self.headers.iter().chain(headers);
         let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
-        reply::classify(request.send(body))
+        reply::classify(request.send(body), REPLY_BYTES_MAX)
+    }
+
+    /// Requests the URL and waits for the reply; returns its body, at most `bytes_max` of it, if
+    /// the status is 2xx.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, the status is not 2xx, or there was no valid reply by the deadline.
+    pub fn get(&self, bytes_max: u64, deadline: Instant) -> Result<Vec<u8>, PostError> {
+        let request = self.agent.get(self.uri.clone());
+        let request = request.config().timeout_global(Some(remaining(deadline)?)).build();
+        let request = request.header("Connection", "close");
+        let headers = self.headers.iter();
+        let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
+        reply::classify(request.call(), bytes_max)
     }
 }
 
@@ -168,13 +209,19 @@ fn parse_url(url: &str) -> Option<(Uri, String, u16)> {
     Some((uri, host, port))
 }
 
-fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+fn tls_config(files: &EndpointTls) -> Result<Arc<ClientConfig>, TlsError> {
     let mut settings = TlsSettings::default();
     settings.mode = SslMode::VerifyFull;
-    settings.root_certificates = match ca_file {
-        Some(path) => RootCertificates::File(path.to_owned()),
+    settings.root_certificates = match &files.ca_file {
+        Some(path) => RootCertificates::File(path.clone()),
         None => RootCertificates::System,
     };
+    if let Some((certificate, key)) = &files.identity {
+        // As a setting, a certificate that does not exist is ignored, as in libpq.
+        check_certificates(certificate)?;
+        settings.certificate = Some(certificate.clone());
+        settings.key = Some(key.clone());
+    }
     let mut config = ClientConfig::clone(&*client_config(&settings)?);
     // The shared configuration names PostgreSQL's ALPN protocol.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -1,4 +1,4 @@
-//! The outcome of a POST: a body, or an error that shows whether resending may help.
+//! The outcome of a request: a body, or an error that shows whether resending may help.
 
 use std::{
     io::{self, Read as _},
@@ -12,8 +12,8 @@ use ureq::{
 
 use super::transport::{ReplyConnector, agent};
 
-/// Maximum number of bytes that are read of a reply's body.
-const REPLY_BYTES_MAX: u64 = 64 << 10;
+/// Maximum number of bytes that are read of the body of a reply to a POST.
+pub(super) const REPLY_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of characters of a reply's body that an error quotes.
 const QUOTE_CHARS_MAX: usize = 300;
 
@@ -84,15 +84,18 @@ impl PostError {
     }
 }
 
-/// Returns the body, at most 64 KiB of it, if the status is 2xx.
-pub(super) fn classify(reply: Result<Response<Body>, Error>) -> Result<Vec<u8>, PostError> {
+/// Returns the body, at most `bytes_max` of it, if the status is 2xx.
+pub(super) fn classify(
+    reply: Result<Response<Body>, Error>,
+    bytes_max: u64,
+) -> Result<Vec<u8>, PostError> {
     let reply = reply.map_err(PostError::from_ureq)?;
     let code = reply.status().as_u16();
     let retry_after = reply.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let mut body = Vec::new();
     // The status alone is the outcome; a body that is cut off only makes the quote shorter.
-    let _ = reply.into_body().into_reader().take(REPLY_BYTES_MAX).read_to_end(&mut body);
+    let _ = reply.into_body().into_reader().take(bytes_max).read_to_end(&mut body);
     if (200..300).contains(&code) {
         return Ok(body);
     }
@@ -107,7 +110,7 @@ pub(super) fn classify(reply: Result<Response<Body>, Error>) -> Result<Vec<u8>, 
 /// The reply is not valid HTTP, or its status is not 2xx.
 pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     let agent = agent("", ReplyConnector(reply.into()));
-    classify(agent.post("http://127.0.0.1/").send(&[]))
+    classify(agent.post("http://127.0.0.1/").send(&[]), REPLY_BYTES_MAX)
 }
 
 /// Returns the beginning of a reply's body, without control characters, for a log.

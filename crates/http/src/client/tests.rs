@@ -150,3 +150,20 @@ fn environment_proxy_is_not_used() {
     assert_eq!(endpoint.post(b"body", Instant::now() + REQUEST_TIMEOUT).unwrap(), b"");
     server.join().unwrap();
 }
+
+#[test]
+fn body_of_a_get_is_limited() {
+    let (endpoint, server) = serve_one(|mut stream| {
+        let request = read_until(&mut stream, "\r\n\r\n");
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        // Until the client has read enough and closes.
+        let is_open = |_: &u32| stream.write_all(&[b'x'; 4096]).is_ok();
+        let blocks = (0..).take_while(is_open).count();
+        (request, blocks)
+    });
+    let reply = endpoint.get(100_000, Instant::now() + REQUEST_TIMEOUT).unwrap();
+    assert_eq!(reply.len(), 100_000);
+    let (request, blocks) = server.join().unwrap();
+    assert!(request.starts_with("GET /secret?token=secret HTTP/1.1\r\n"), "{request}");
+    assert!(blocks > 24);
+}

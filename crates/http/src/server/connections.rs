@@ -17,6 +17,9 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, Sleep, sleep},
 };
+use tokio_rustls::TlsAcceptor;
+
+use super::tls::AcceptedStream;
 
 /// Durations after which a connection is closed.
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +40,27 @@ pub(super) struct LimitedListener {
     listener: TcpListener,
     permits: Arc<Semaphore>,
     timeouts: ConnectionTimeouts,
+    acceptor: Option<TlsAcceptor>,
 }
 
 impl LimitedListener {
     /// Creates a listener; `name` appears in logs. Each open connection holds one of `permits`.
-    pub(super) fn new(name: &'static str, listener: TcpListener, permits: Arc<Semaphore>) -> Self {
-        Self { name, listener, permits, timeouts: TIMEOUTS }
+    /// With an acceptor, connections are encrypted.
+    pub(super) fn new(
+        name: &'static str,
+        listener: TcpListener,
+        permits: Arc<Semaphore>,
+        acceptor: Option<TlsAcceptor>,
+    ) -> Self {
+        Self { name, listener, permits, timeouts: TIMEOUTS, acceptor }
     }
 }
 
 impl Listener for LimitedListener {
-    type Io = LimitedStream;
+    type Io = AcceptedStream<LimitedStream>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (LimitedStream, SocketAddr) {
+    async fn accept(&mut self) -> (AcceptedStream<LimitedStream>, SocketAddr) {
         loop {
             // axum's implementation for `TcpListener` waits and retries after an error.
             let (stream, address) = Listener::accept(&mut self.listener).await;
@@ -58,7 +68,8 @@ impl Listener for LimitedListener {
                 tracing::warn!(server = self.name, "too many connections: closed a new one");
                 continue;
             };
-            return (LimitedStream::new(stream, self.timeouts, permit), address);
+            let stream = LimitedStream::new(stream, self.timeouts, permit);
+            return (AcceptedStream::new(stream, self.acceptor.as_ref()), address);
         }
     }
 
@@ -155,7 +166,12 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let listener = LimitedListener {
                 timeouts,
-                ..LimitedListener::new("t", listener, Arc::new(Semaphore::new(connections_max)))
+                ..LimitedListener::new(
+                    "t",
+                    listener,
+                    Arc::new(Semaphore::new(connections_max)),
+                    None,
+                )
             };
             let serving = tokio::spawn(async { axum::serve(listener, axum::Router::new()).await });
             let result = tokio::task::spawn_blocking(move || client(address)).await.unwrap();

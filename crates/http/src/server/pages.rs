@@ -97,6 +97,49 @@ pub(super) fn controlled(router: Router, address: SocketAddr) -> Router {
     }))
 }
 
+/// Restricts a router to programs that read. Requests must name a loopback address, unless clients
+/// are authenticated; its port is that of a tunnel, if there is one.
+pub(super) fn for_readers(router: Router, is_authenticated: bool) -> Router {
+    router.layer(from_fn(move |request: Request, next: Next| async move {
+        match check_reader(&request, is_authenticated) {
+            Ok(()) => next.run(request).await,
+            Err(PageRefusal::Host) => {
+                (StatusCode::FORBIDDEN, "requests must name a loopback address\n").into_response()
+            }
+            Err(refusal) => refusal.response(SocketAddr::from(([127, 0, 0, 1], 0))),
+        }
+    }))
+}
+
+fn check_reader(request: &Request, is_authenticated: bool) -> Result<(), PageRefusal> {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return Err(PageRefusal::Method);
+    }
+    if !is_authenticated {
+        let host = only_value(request.headers(), header::HOST).ok_or(PageRefusal::Host)?;
+        let target = request.uri().authority().map(Authority::as_str);
+        if ![Some(host), target].into_iter().flatten().all(is_loopback_host) {
+            return Err(PageRefusal::Host);
+        }
+    }
+    if is_from_browser(request) { Err(PageRefusal::Browser) } else { Ok(()) }
+}
+
+/// Whether a host as in the `Host` header is `localhost` or a loopback address, with any port.
+fn is_loopback_host(host: &str) -> bool {
+    let (name, port) = split_port(host);
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_loopback = address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    port.is_some() && (is_loopback || name.eq_ignore_ascii_case("localhost"))
+}
+
+/// Whether a browser sent the request. Browsers add `Sec-Fetch-Site` to all requests to this
+/// machine, and `Origin` to those that change something.
+fn is_from_browser(request: &Request) -> bool {
+    let headers = ["origin", "sec-fetch-site", "sec-fetch-mode"];
+    headers.iter().any(|name| request.headers().contains_key(*name))
+}
+
 /// The hosts that requests may name.
 #[derive(Debug)]
 struct AllowedHosts {
@@ -161,14 +204,10 @@ impl AllowedHosts {
         if is_cross_site && !is_navigation { Err(PageRefusal::CrossSite) } else { Ok(()) }
     }
 
-    /// Checks a request that may change something. Browsers add `Sec-Fetch-Site` to all requests to
-    /// this machine, and `Origin` to those that change something.
+    /// Checks a request that may change something.
     fn check_program(&self, request: &Request) -> Result<(), PageRefusal> {
         self.check_host(request)?;
-        let is_from_browser = ["origin", "sec-fetch-site", "sec-fetch-mode"]
-            .iter()
-            .any(|name| request.headers().contains_key(*name));
-        if is_from_browser { Err(PageRefusal::Browser) } else { Ok(()) }
+        if is_from_browser(request) { Err(PageRefusal::Browser) } else { Ok(()) }
     }
 
     fn check_host(&self, request: &Request) -> Result<(), PageRefusal> {
@@ -388,5 +427,29 @@ mod tests {
             assert!(check_address(address, &local).is_err(), "{address}");
             assert!(check_address(address, &remote).is_ok(), "{address}");
         }
+    }
+
+    #[test]
+    fn readers_name_a_loopback_address() {
+        let check = |headers: &[(&str, &str)], method, is_authenticated| {
+            let mut request = Request::builder().uri("/processes").method(method);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            check_reader(&request.body(Body::empty()).unwrap(), is_authenticated)
+        };
+        for host in ["127.0.0.1:9000", "localhost", "LOCALHOST:1", "[::1]:80", "127.0.0.2"] {
+            assert_eq!(check(&[("host", host)], Method::GET, false), Ok(()), "{host}");
+        }
+        for host in ["evil.example:9000", "10.0.0.1", "localhost.evil.example", "127.0.0.1:x", ""] {
+            let found = check(&[("host", host)], Method::GET, false);
+            assert_eq!(found, Err(PageRefusal::Host), "{host}");
+            assert_eq!(check(&[("host", host)], Method::GET, true), Ok(()), "{host}");
+        }
+        assert_eq!(check(&[], Method::GET, false), Err(PageRefusal::Host));
+        let host = ("host", "localhost");
+        assert_eq!(check(&[host], Method::POST, true), Err(PageRefusal::Method));
+        let browser = [host, ("sec-fetch-site", "none")];
+        assert_eq!(check(&browser, Method::GET, true), Err(PageRefusal::Browser));
     }
 }

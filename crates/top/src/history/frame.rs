@@ -221,6 +221,7 @@ impl FrameReader {
             waits: Arc::new(WaitHistory::default()),
             host: HostFigures::from_fields(&self.figures.host),
             processes: (!processes.is_empty()).then_some(processes),
+            agent_problem: None,
             session: None,
             sampled_us: at_us,
             duration: cost,

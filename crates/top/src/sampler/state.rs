@@ -13,7 +13,7 @@ use howdah_collect::{
 use howdah_connect::ConnectTarget;
 
 use super::{SampleRequest, ServerSnapshot, with_causes};
-use crate::host::HostMonitor;
+use crate::host::{AgentMonitor, HostMonitor, MonitoredServer};
 
 /// Minimum time between two readings of the size of all databases; the actual time is at least a
 /// hundred times what a reading takes, because the server looks at every file.
@@ -102,11 +102,22 @@ pub(super) struct SamplerState {
 }
 
 impl SamplerState {
-    pub(super) fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
-        let server = MonitorConnection::connect(target)?;
+    /// Connects, and sets the server of its agent, which replaces the figures of this host.
+    pub(super) fn connect(
+        target: &ConnectTarget,
+        agent: Option<&mut AgentMonitor>,
+    ) -> Result<Self, CollectError> {
+        let mut server = MonitorConnection::connect(target)?;
         let identity = Arc::new(server.info().clone());
         let missing = server.privileges().missing(identity.version).into();
-        let host = HostMonitor::local(identity.backend);
+        let host = match agent {
+            None => HostMonitor::local(identity.backend),
+            Some(agent) => {
+                let system_identifier = server.system_identifier()?;
+                agent.set_server(MonitoredServer { backend: identity.backend, system_identifier });
+                None
+            }
+        };
         let (overviews, readings) = (VecDeque::new(), HashMap::new());
         Ok(Self {
             server,
@@ -177,6 +188,7 @@ impl SamplerState {
             waits: Arc::default(),
             host: self.host.as_mut().map(HostMonitor::read),
             processes,
+            agent_problem: None,
             session,
             sampled_us: 0,
             duration: started.elapsed().saturating_sub(sizes_took),

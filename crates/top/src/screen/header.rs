@@ -176,7 +176,9 @@ fn server(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
     );
     let mut figures =
         vec![HeaderFigure::new("", name), HeaderFigure::new("up", format_duration(up))];
-    if snapshot.host.is_none() {
+    if let Some(problem) = &snapshot.agent_problem {
+        figures.push(HeaderFigure::new("agent", problem.to_string()).warn_if(true));
+    } else if snapshot.host.is_none() {
         figures.push(HeaderFigure::new("host", "n/a".to_owned()));
     }
     figures

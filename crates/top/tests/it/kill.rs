@@ -88,10 +88,11 @@ fn wait_for_snapshot(
         session: None,
         full_texts: true,
     };
-    let sampler = ServerSampler::start(target.clone(), Poolers::default(), what, move |health| {
-        // Sending fails only once the receiver is gone, at the end.
-        let _ = sender.send(health);
-    });
+    let sampler =
+        ServerSampler::start(target.clone(), Poolers::default(), None, what, move |health| {
+            // Sending fails only once the receiver is gone, at the end.
+            let _ = sender.send(health);
+        });
     let sampler = sampler.unwrap();
     loop {
         if let ServerHealth::Read(snapshot) = updates.recv_timeout(Duration::from_secs(60)).unwrap()

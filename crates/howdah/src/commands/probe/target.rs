@@ -15,7 +15,7 @@ use crate::{
 
 /// Names a server: by one of its processes, its data directory, its container, or a connection.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct TargetArgs {
+pub(in crate::commands) struct TargetArgs {
     /// The server: a URI, a keyword string or a database name; enables relation names
     #[arg(value_name = "URI", conflicts_with_all = ["pid", "data_dir", "container"])]
     server: Option<String>,
@@ -34,8 +34,8 @@ pub(super) struct TargetArgs {
 
 /// A server whose processes are on this host.
 #[derive(Debug)]
-pub(super) struct LocalServer {
-    pub(super) server: RunningServer,
+pub(in crate::commands) struct LocalServer {
+    pub(in crate::commands) server: RunningServer,
     /// A session for looking up relation names; `None` if no connection was named.
     pub(super) session: Option<(ConnectTarget, Client)>,
 }
@@ -73,7 +73,7 @@ impl TargetArgs {
     }
 
     /// Finds the server's processes; an error if they are not on this host or not accessible.
-    pub(super) fn find(&self) -> anyhow::Result<LocalServer> {
+    pub(in crate::commands) fn find(&self) -> anyhow::Result<LocalServer> {
         match self.by_process() {
             Some(opened) => {
                 let hint = opened.as_ref().err().and_then(inspect_hint);

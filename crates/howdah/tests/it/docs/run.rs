@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 46] = [
+const MANNERS: [(&str, Manner); 50] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -62,6 +62,10 @@ const MANNERS: [(&str, Manner); 46] = [
     ("--container", Elsewhere("howdah-probe's tests of containers")),
     ("pg_upgrade", Elsewhere("it needs two installed versions with their client programs")),
     ("--scale 250", Elsewhere("it needs 4 GB of data")),
+    ("ssh -fN", Elsewhere("it needs another host")),
+    ("--tls-client-ca", Elsewhere("top_agent::* have certificates")),
+    ("--agent-ca", Elsewhere("top_agent::* have certificates")),
+    ("howdah agent", Serves("agent: ")),
     ("warm benchmark", Watches(1)),
     ("capture doctor", Answers),
     ("howdah demo", Elsewhere("demo::*")),
