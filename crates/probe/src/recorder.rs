@@ -49,7 +49,7 @@ use howdah_inspect::RunningServer;
 use howdah_stats::Registry;
 use rustix::time::{ClockId, clock_gettime};
 
-pub(crate) use self::trigger::{is_storage_wait, is_wal_wait, sessions};
+pub(crate) use self::trigger::{is_wal_wait, sessions};
 pub use self::{
     bytes::RecordDecodeError,
     log_histogram::LogHistogram,
@@ -67,7 +67,9 @@ pub use self::{
         SESSIONS_MAX, STATEMENT_BYTES_MAX, SessionGroup, StatementText,
     },
     totals::{RecorderEvent, RecordingTotals},
-    trigger::{ALLOCATIONS_MIN, SettingError, Thresholds, TriggerSetting, WAITS_MIN},
+    trigger::{
+        ALLOCATIONS_MIN, SettingError, Thresholds, TriggerSetting, WAITS_MIN, is_storage_wait,
+    },
 };
 use self::{
     episode::Episodes,
