@@ -65,6 +65,9 @@ impl BpftraceScript {
     }
 }
 
+/// The function with which the server raises an error, caught or not.
+const ERROR_SYMBOL: &str = "pg_re_throw";
+
 /// The server that a script traces.
 #[derive(Clone, Copy)]
 struct ScriptTarget {
@@ -119,6 +122,12 @@ fn write_extension_locks(text: &mut String, target: ScriptTarget) -> fmt::Result
     @depth[tid]--;
 }}",
         entry(unlock)
+    )?;
+    // An error ends the functions without their returns, and releases the locks of the thread.
+    writeln!(
+        text,
+        "{} /@depth[tid]/ {{ @errors = count(); delete(@depth[tid]); delete(@trying[tid]); }}",
+        entry(ERROR_SYMBOL)
     )?;
     writeln!(text, "END {{ clear(@requested); clear(@acquired); clear(@trying); clear(@depth); }}")
 }
