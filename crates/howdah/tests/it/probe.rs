@@ -528,7 +528,7 @@ fn profile_goes_on_without_a_process_that_cannot_be_recorded() {
     crate::wait_for_line(&mut messages, &mut String::new(), "attached to the server");
     let pid = Pid::from_child(&probe);
     let limits = Rlimit { current: Some(3), maximum: Some(3) };
-    prlimit(pid, Resource::Nofile, limits).unwrap();
+    prlimit(Some(pid), Resource::Nofile, limits).unwrap();
     let mut late = session(&cluster);
     // Processes are listed ten times a second.
     late.query("SELECT pg_sleep(1)").unwrap();
