@@ -54,10 +54,16 @@ impl BpftraceScript {
                 if metric == durations::ProbeMetric::LwLocks {
                     text.push_str("// Also counts other sleeps on the process's semaphore.\n");
                 }
-                let mut functions = metric.traced_symbols(server)?.into_iter();
-                functions.try_for_each(|(symbol, operation)| {
+                let functions = metric.traced_symbols(server)?;
+                let mut written = functions.iter().try_for_each(|(symbol, operation)| {
                     write_call(&mut text, target, symbol, operation)
-                })
+                });
+                if metric == durations::ProbeMetric::Spins {
+                    for (symbol, _) in functions {
+                        written = written.and_then(|()| write_callers(&mut text, target, symbol));
+                    }
+                }
+                written
             }
         };
         written.expect("writing to a string cannot fail");
@@ -130,6 +136,16 @@ fn write_extension_locks(text: &mut String, target: ScriptTarget) -> fmt::Result
         entry(ERROR_SYMBOL)
     )?;
     writeln!(text, "END {{ clear(@requested); clear(@acquired); clear(@trying); clear(@depth); }}")
+}
+
+/// Counts calls of `s_lock` by function, file and line of the caller.
+fn write_callers(text: &mut String, target: ScriptTarget, symbol: &str) -> fmt::Result {
+    writeln!(
+        text,
+        "{} /{}/ {{ @callers[str(arg3), str(arg1), (int32)arg2] = count(); }}",
+        target.probe_spec("uprobe", symbol),
+        target.filter()
+    )
 }
 
 fn write_call(

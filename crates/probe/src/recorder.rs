@@ -199,7 +199,7 @@ impl UnnamedObject {
             CallSubject::File { tablespace, database, filenode } => {
                 Some(Self::File(tablespace, database, filenode))
             }
-            CallSubject::None | CallSubject::Wait(_) => None,
+            CallSubject::None | CallSubject::Wait(_) | CallSubject::Caller(_) => None,
         }
     }
 }

@@ -271,7 +271,7 @@ pub struct ThresholdCrossed {
 pub struct TracedCalls {
     /// Approximate start of the second, in microseconds since 1970.
     pub at_us: i64,
-    /// The traced metric: `io`, `wal` or `locks`.
+    /// The traced metric: `io`, `wal`, `locks` or `spins`.
     pub metric: String,
     /// The operation: `read`, `write`, `fsync`, …
     pub operation: String,
