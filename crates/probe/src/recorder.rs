@@ -518,6 +518,9 @@ impl FlightRecorder {
                 FlightRecord::Sessions(sessions) => {
                     FlightRecord::Sessions(RecordedSessions { at_us, ..sessions })
                 }
+                FlightRecord::WaitCircle(sessions) => {
+                    FlightRecord::WaitCircle(RecordedSessions { at_us, ..sessions })
+                }
                 FlightRecord::Counters(counters) => {
                     FlightRecord::Counters(RecordedCounters { at_us, ..counters })
                 }
