@@ -9,6 +9,7 @@
 //! elsewhere.
 
 mod culprits;
+mod deadlocks;
 mod report;
 mod story;
 mod summary;
@@ -17,6 +18,7 @@ pub mod units;
 mod window;
 
 pub use culprits::{Culprit, CulpritRole};
+pub use deadlocks::{CircleMember, DeadlockHistory, UnseenDeadlocks, WaitCircle, deadlocks};
 pub use report::{RecordingReport, VERSION, report};
 pub use story::{StoryParagraph, StoryTopic, story};
 pub use summary::{RecordingFinding, RecordingSummary, summarize};

@@ -111,6 +111,13 @@ pub const PROBES: &[ProbeEntry] = &[
         target: ProbeTarget::Calls(durations::ProbeMetric::LwLocks),
     },
     ProbeEntry {
+        name: "spins",
+        description: "spin delays, waits for spinlocks: the same, by function, file and line of the caller",
+        sources: &[ProbeSource::Bpf],
+        cost: CostClass::Waits,
+        target: ProbeTarget::Calls(durations::ProbeMetric::Spins),
+    },
+    ProbeEntry {
         name: "io",
         description: "file reads, writes, extensions and fsyncs: the same, by relation",
         sources: &[ProbeSource::Bpf, ProbeSource::Sql],

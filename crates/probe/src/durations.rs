@@ -1,5 +1,5 @@
-//! Measures how long backends spend in functions of the server: lock waits, reads and writes, WAL,
-//! planning and execution, sorts.
+//! Measures how long backends spend in functions of the server: lock waits, spin delays, reads and
+//! writes, WAL, planning and execution, sorts.
 //!
 //! Each function has two programs, at its entry and at its return, or at two USDT probes. They keep
 //! the start time and the stack pointer in a map by thread and function, and send an event at the
@@ -8,6 +8,7 @@
 //! an error has unwound the open call. So statements inside functions count once, as part of their
 //! caller, and an error does not cause a wrong pairing.
 
+mod callers;
 mod functions;
 mod programs;
 
@@ -18,7 +19,9 @@ use std::{
 
 use howdah_inspect::RunningServer;
 
+pub use self::callers::CallerId;
 use self::{
+    callers::Callers,
     functions::{SubjectSource, TracedFunction},
     programs::{CallEvent, CallMaps, EVENT_BYTES},
 };
@@ -39,6 +42,8 @@ pub enum ProbeMetric {
     Locks,
     /// Waiting for a lightweight lock.
     LwLocks,
+    /// Waiting for a spinlock that another process has: spinning, and sleeping in between.
+    Spins,
     /// Reading, writing, extending and syncing files.
     Io,
     /// Flushing WAL to disk.
@@ -57,6 +62,7 @@ pub struct CallDurations {
     programs: Vec<Program>,
     _links: BpfLinks,
     names: WaitEventNames,
+    callers: Callers,
     clock: ClockOffset,
     cost: Duration,
 }
@@ -88,6 +94,8 @@ pub enum CallSubject {
     Lock(LockTag),
     /// The reported wait event: a lightweight lock, by tranche.
     Wait(WaitEvent),
+    /// The position in the source that requests a spinlock; see [`CallDurations::caller`].
+    Caller(CallerId),
     /// A relation file.
     File {
         /// Oid of the tablespace (`pg_tablespace.oid`).
@@ -173,7 +181,8 @@ impl CallDurations {
             links.push(BpfLink::attach(&begin, points(&at_begin), UprobeKind::Entry)?);
             programs.extend([end, begin]);
         }
-        Ok(Self { tables, functions, programs, _links: links, names, clock, cost })
+        let callers = Callers::new(server.memory());
+        Ok(Self { tables, functions, programs, _links: links, names, callers, clock, cost })
     }
 
     /// Returns the addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if
@@ -181,6 +190,12 @@ impl CallDurations {
     pub fn addresses(&self, stack: StackId) -> Vec<u64> {
         let stacks = self.tables.stacks.as_ref();
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
+    }
+
+    /// Returns a position in the source as text, such as `XLogInsertRecord (xlog.c:950)`; empty for
+    /// one of another server.
+    pub fn caller(&self, caller: CallerId) -> &str {
+        self.callers.name(caller).unwrap_or_default()
     }
 
     /// Returns the time that tracing adds to a call of the most expensive function.
@@ -191,12 +206,13 @@ impl CallDurations {
     /// Calls `visit` with each call that finished since the previous drain.
     pub fn drain(&mut self, mut visit: impl FnMut(Call)) {
         let (functions, names, clock) = (&self.functions, &self.names, self.clock);
+        let callers = &mut self.callers;
         self.tables.ring.drain(|bytes| {
             let event = bytes.first_chunk::<EVENT_BYTES>().map(CallEvent::read);
             if let Some(event) = event
                 && let Some(function) = functions.get(event.function)
             {
-                visit(event.into_call(function, names, clock));
+                visit(event.into_call(function, names, callers, clock));
             }
         });
     }
@@ -240,14 +256,15 @@ impl LockTag {
 
 impl ProbeMetric {
     /// All metrics.
-    pub const ALL: [Self; 6] =
-        [Self::Locks, Self::LwLocks, Self::Io, Self::Wal, Self::Queries, Self::Sorts];
+    pub const ALL: [Self; 7] =
+        [Self::Locks, Self::LwLocks, Self::Spins, Self::Io, Self::Wal, Self::Queries, Self::Sorts];
 
     /// Returns the metric's name, which is also the name of its subcommand.
     pub fn name(self) -> &'static str {
         match self {
             Self::Locks => "locks",
             Self::LwLocks => "lwlocks",
+            Self::Spins => "spins",
             Self::Io => "io",
             Self::Wal => "wal",
             Self::Queries => "queries",

@@ -54,16 +54,25 @@ impl BpftraceScript {
                 if metric == durations::ProbeMetric::LwLocks {
                     text.push_str("// Also counts other sleeps on the process's semaphore.\n");
                 }
-                let mut functions = metric.traced_symbols(server)?.into_iter();
-                functions.try_for_each(|(symbol, operation)| {
+                let functions = metric.traced_symbols(server)?;
+                let mut written = functions.iter().try_for_each(|(symbol, operation)| {
                     write_call(&mut text, target, symbol, operation)
-                })
+                });
+                if metric == durations::ProbeMetric::Spins {
+                    for (symbol, _) in functions {
+                        written = written.and_then(|()| write_callers(&mut text, target, symbol));
+                    }
+                }
+                written
             }
         };
         written.expect("writing to a string cannot fail");
         Ok(text)
     }
 }
+
+/// The function with which the server raises an error, caught or not.
+const ERROR_SYMBOL: &str = "pg_re_throw";
 
 /// The server that a script traces.
 #[derive(Clone, Copy)]
@@ -120,7 +129,23 @@ fn write_extension_locks(text: &mut String, target: ScriptTarget) -> fmt::Result
 }}",
         entry(unlock)
     )?;
+    // An error ends the functions without their returns, and releases the locks of the thread.
+    writeln!(
+        text,
+        "{} /@depth[tid]/ {{ @errors = count(); delete(@depth[tid]); delete(@trying[tid]); }}",
+        entry(ERROR_SYMBOL)
+    )?;
     writeln!(text, "END {{ clear(@requested); clear(@acquired); clear(@trying); clear(@depth); }}")
+}
+
+/// Counts calls of `s_lock` by function, file and line of the caller.
+fn write_callers(text: &mut String, target: ScriptTarget, symbol: &str) -> fmt::Result {
+    writeln!(
+        text,
+        "{} /{}/ {{ @callers[str(arg3), str(arg1), (int32)arg2] = count(); }}",
+        target.probe_spec("uprobe", symbol),
+        target.filter()
+    )
 }
 
 fn write_call(

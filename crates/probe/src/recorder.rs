@@ -49,7 +49,7 @@ use howdah_inspect::RunningServer;
 use howdah_stats::Registry;
 use rustix::time::{ClockId, clock_gettime};
 
-pub(crate) use self::trigger::{is_storage_wait, is_wal_wait, sessions};
+pub(crate) use self::trigger::{is_wal_wait, sessions};
 pub use self::{
     bytes::RecordDecodeError,
     log_histogram::LogHistogram,
@@ -67,7 +67,9 @@ pub use self::{
         SESSIONS_MAX, STATEMENT_BYTES_MAX, SessionGroup, StatementText,
     },
     totals::{RecorderEvent, RecordingTotals},
-    trigger::{ALLOCATIONS_MIN, SettingError, Thresholds, TriggerSetting, WAITS_MIN},
+    trigger::{
+        ALLOCATIONS_MIN, SettingError, Thresholds, TriggerSetting, WAITS_MIN, is_storage_wait,
+    },
 };
 use self::{
     episode::Episodes,
@@ -197,7 +199,7 @@ impl UnnamedObject {
             CallSubject::File { tablespace, database, filenode } => {
                 Some(Self::File(tablespace, database, filenode))
             }
-            CallSubject::None | CallSubject::Wait(_) => None,
+            CallSubject::None | CallSubject::Wait(_) | CallSubject::Caller(_) => None,
         }
     }
 }
@@ -515,6 +517,9 @@ impl FlightRecorder {
             let record = match record {
                 FlightRecord::Sessions(sessions) => {
                     FlightRecord::Sessions(RecordedSessions { at_us, ..sessions })
+                }
+                FlightRecord::WaitCircle(sessions) => {
+                    FlightRecord::WaitCircle(RecordedSessions { at_us, ..sessions })
                 }
                 FlightRecord::Counters(counters) => {
                     FlightRecord::Counters(RecordedCounters { at_us, ..counters })

@@ -9,17 +9,39 @@ use std::{
 };
 
 use howdah_collect::sanitized_line;
-use howdah_connect::{Client, ConnectTarget};
+use howdah_connect::{Client, ConnectTarget, QueryError};
 
 /// Looks up names of relations, if a session is available.
 #[derive(Debug, Default)]
 pub struct RelationNames {
-    session: Option<(ConnectTarget, Client)>,
-    /// Each database's name and a session in it, by oid; `None` if no session could be opened.
-    databases: HashMap<u32, Option<(String, Client)>>,
+    session: Option<FirstSession>,
+    /// Sessions in the databases, by oid.
+    databases: HashMap<u32, DatabaseSession>,
     known: HashMap<RelationId, CachedName>,
     files: HashMap<FileId, CachedName>,
 }
+
+/// The session that finds the names of databases, with the address to open others.
+#[derive(Debug)]
+struct FirstSession {
+    target: ConnectTarget,
+    /// `None` after it was lost.
+    client: Option<Client>,
+}
+
+/// A session in a database, or the time until which none is tried after an error.
+#[derive(Debug, Default)]
+struct DatabaseSession {
+    /// The database's name, and the session.
+    session: Option<(String, Client)>,
+    /// Number of lookups that failed since the last that did not.
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+/// The name cannot be looked up now: the server does not respond, or refuses the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LookupFailed;
 
 /// The result of a lookup.
 #[derive(Debug)]
@@ -34,17 +56,25 @@ struct CachedName {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time from a lookup that found no name to the next one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time from a lookup that failed to the next one in the same database. It doubles with each
+/// further failure, up to the maximum: each may take as long as [`QUERY_TIMEOUT`].
+const FAILURE_INTERVAL: Duration = Duration::from_secs(5);
+const FAILURE_INTERVAL_MAX: Duration = Duration::from_secs(300);
 
 impl RelationNames {
     /// Creates a lookup that finds the names of databases in this session, and opens another
     /// session in each database as needed.
     pub fn new(session: Option<(ConnectTarget, Client)>) -> Self {
+        let session = session.map(|(target, mut client)| {
+            client.set_timeout(Some(QUERY_TIMEOUT));
+            FirstSession { target, client: Some(client) }
+        });
         Self { session, ..Self::default() }
     }
 
     /// Returns the address of the server, if a session is available.
     pub fn target(&self) -> Option<&ConnectTarget> {
-        self.session.as_ref().map(|(target, _)| target)
+        self.session.as_ref().map(|session| &session.target)
     }
 
     /// Returns the name of a relation, such as `shop.public.orders`, of a shared catalog, such as
@@ -54,8 +84,8 @@ impl RelationNames {
         if let Some(known) = self.known.get(&id).and_then(CachedName::current) {
             return known;
         }
-        let name = self.query(database, relation);
-        let cached = CachedName::new(name, || format!("{database}/{relation}"));
+        let name = self.find_name(database, |client| relation_name(client, relation));
+        let cached = self.cached(database, name, || format!("{database}/{relation}"));
         let name = cached.name.clone();
         self.known.insert(id, cached);
         name
@@ -77,54 +107,105 @@ impl RelationNames {
                WHERE relfilenode = {filenode} AND relpersistence = 't')) \
              FROM pg_catalog.pg_database WHERE datname = current_database()"
         );
-        let relation = self.database(database).and_then(|(_, client)| {
-            client.one_value(&sql).ok()??.parse::<u32>().ok().filter(|oid| *oid != 0)
+        let name = self.find_name(database, |client| {
+            let oid = client.one_value(&sql)?.and_then(|oid| oid.parse::<u32>().ok());
+            oid.map_or(Ok(None), |oid| relation_name(client, oid))
         });
-        let name = relation.and_then(|relation| self.query(database, relation));
-        let cached = CachedName::new(name, || format!("{database}/file {filenode}"));
+        let cached = self.cached(database, name, || format!("{database}/file {filenode}"));
         let name = cached.name.clone();
         self.files.insert(id, cached);
         name
     }
 
-    /// Returns a session in a database, which is opened on first use; `None` if that failed.
-    fn database(&mut self, database: u32) -> Option<&mut (String, Client)> {
-        let session = &mut self.session;
-        self.databases
-            .entry(database)
-            .or_insert_with(|| {
-                let (target, client) = session.as_mut()?;
-                // Shared catalogs have no database, and are in the catalog of each.
-                let sql = match database {
-                    0 => "SELECT current_database()".to_owned(),
-                    oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}"),
-                };
-                let name = sanitized_line(&client.one_value(&sql).ok()??).into_owned();
-                let mut client = Client::connect(&target.with_database(&name)).ok()?;
-                client.set_timeout(Some(QUERY_TIMEOUT));
-                Some((name, client))
-            })
-            .as_mut()
+    /// Runs a lookup in a database, unless one has failed there recently, and returns the qualified
+    /// name; `None` if the relation does not exist.
+    fn find_name(
+        &mut self,
+        database: u32,
+        query: impl FnOnce(&mut Client) -> Result<Option<String>, QueryError>,
+    ) -> Result<Option<String>, LookupFailed> {
+        let entry = self.databases.entry(database).or_default();
+        if entry.retry_at.is_some_and(|due| Instant::now() < due) {
+            return Err(LookupFailed);
+        }
+        let found = match &mut entry.session {
+            Some(session) => Ok(session),
+            none => {
+                let opened = self.session.as_mut().map(|session| session.open(database));
+                opened.unwrap_or(Err(LookupFailed)).map(|session| none.insert(session))
+            }
+        };
+        let found = found.and_then(|(name, client)| match query(client) {
+            Ok(relation) if database == 0 => Ok(relation),
+            Ok(relation) => Ok(relation.map(|relation| format!("{name}.{relation}"))),
+            Err(_) => Err(LookupFailed),
+        });
+        if found.is_ok() {
+            (entry.failures, entry.retry_at) = (0, None);
+        } else {
+            // Whatever the error, a new session has the best prospects.
+            entry.session = None;
+            let interval = FAILURE_INTERVAL.saturating_mul(1 << entry.failures.min(10));
+            entry.failures += 1;
+            entry.retry_at = Some(Instant::now() + interval.min(FAILURE_INTERVAL_MAX));
+        }
+        found
     }
 
-    fn query(&mut self, database: u32, relation: u32) -> Option<String> {
-        let (database_name, client) = self.database(database)?;
-        let sql = format!(
-            "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
-             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}"
-        );
-        let name = client.one_value(&sql).ok()??;
-        Some(if database == 0 { name } else { format!("{database_name}.{name}") })
+    /// Creates an entry from the result of a lookup, with a substitute if that found no name.
+    fn cached(
+        &self,
+        database: u32,
+        found: Result<Option<String>, LookupFailed>,
+        substitute: impl FnOnce() -> String,
+    ) -> CachedName {
+        let retry_at = match &found {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(Instant::now() + RETRY_INTERVAL),
+            Err(LookupFailed) => self.databases.get(&database).and_then(|entry| entry.retry_at),
+        };
+        CachedName { name: found.ok().flatten().unwrap_or_else(substitute), retry_at }
     }
 }
 
-impl CachedName {
-    /// Creates an entry from the result of a lookup, with a substitute if that found no name.
-    fn new(found: Option<String>, substitute: impl FnOnce() -> String) -> Self {
-        let retry_at = found.is_none().then(|| Instant::now() + RETRY_INTERVAL);
-        Self { name: found.unwrap_or_else(substitute), retry_at }
+impl FirstSession {
+    /// Opens a session in a database, and returns the database's name with it.
+    fn open(&mut self, database: u32) -> Result<(String, Client), LookupFailed> {
+        let connect = |target: &ConnectTarget| {
+            let target = target.with_connect_timeout(Some(QUERY_TIMEOUT));
+            let mut client = Client::connect(&target).map_err(|_| LookupFailed)?;
+            client.set_timeout(Some(QUERY_TIMEOUT));
+            Ok(client)
+        };
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => none.insert(connect(&self.target)?),
+        };
+        // Shared catalogs have no database, and are in the catalog of each.
+        let sql = match database {
+            0 => "SELECT current_database()".to_owned(),
+            oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}"),
+        };
+        let name = match client.one_value(&sql) {
+            Ok(name) => sanitized_line(&name.ok_or(LookupFailed)?).into_owned(),
+            Err(_) => {
+                self.client = None;
+                return Err(LookupFailed);
+            }
+        };
+        Ok((name.clone(), connect(&self.target.with_database(&name))?))
     }
+}
 
+/// Returns the name of a relation with its schema; `None` if there is none with this oid.
+fn relation_name(client: &mut Client, relation: u32) -> Result<Option<String>, QueryError> {
+    client.one_value(&format!(
+        "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}"
+    ))
+}
+
+impl CachedName {
     /// Returns the name, unless it is to be looked up again.
     fn current(&self) -> Option<String> {
         let is_due = self.retry_at.is_some_and(|due| Instant::now() >= due);

@@ -70,10 +70,20 @@ impl PostmasterIdentity {
     ///
     /// The postmaster has exited, or its process id was reused.
     pub fn check(&self) -> Result<(), SampleError> {
-        let has_ended = self.postmaster.run_state().map_or(true, |state| state == RunState::Ended);
-        match self.postmaster.start_time_ticks() {
-            Ok(ticks) if ticks == self.start_time_ticks && !has_ended => Ok(()),
-            _ => Err(SampleError::ServerStopped { pid: self.postmaster.pid() }),
+        let pid = self.postmaster.pid();
+        match (self.postmaster.run_state(), self.postmaster.start_time_ticks()) {
+            (Ok(state), Ok(ticks))
+                if ticks == self.start_time_ticks && state != RunState::Ended =>
+            {
+                Ok(())
+            }
+            // It cannot be read for another reason, such as the lack of a file descriptor.
+            (Err(ProcessError::Proc { .. }), _) | (_, Err(ProcessError::Proc { .. }))
+                if OsProcess::from_pid(pid).is_ok() =>
+            {
+                Ok(())
+            }
+            _ => Err(SampleError::ServerStopped { pid }),
         }
     }
 

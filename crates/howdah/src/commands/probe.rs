@@ -51,6 +51,12 @@ commands! {
         /// are those of `pg_stat_activity.wait_event`.
         #[command(name = "lwlocks")]
         LwLocks(durations::Args) => |args, ctx| durations::run(ProbeMetric::LwLocks, args, ctx),
+        /// Measure spin delays: how long backends spin and sleep for spinlocks that others have.
+        ///
+        /// Prints a line per second for each position in the server's source that waited, and all
+        /// at the end. Locks of buffer headers and of the queues of lightweight locks are not
+        /// spinlocks of this kind, and not counted.
+        Spins(durations::Args) => |args, ctx| durations::run(ProbeMetric::Spins, args, ctx),
         /// Measure how long reads, writes and extensions of relation files take, by relation.
         ///
         /// Prints a line per second for each operation. `start read` (PostgreSQL 18) submits an

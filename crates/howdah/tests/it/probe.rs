@@ -13,7 +13,7 @@ use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_inspect::RunningServer;
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use howdah_probe::Capabilities;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
 use crate::{howdah, text};
@@ -53,7 +53,7 @@ fn doctor_lists_server_and_source_of_each_probe() {
         "{messages}"
     );
     assert!(messages.contains("build id"), "{messages}");
-    for figure in ["checkpoints", "extend", "sweep", "waits", "locks", "io"] {
+    for figure in ["checkpoints", "extend", "sweep", "waits", "locks", "spins", "io"] {
         let row = messages.lines().find(|line| line.starts_with(figure)).unwrap_or_default();
         let source = row.split_whitespace().nth(1);
         let is_known = matches!(source, Some("bpf" | "memory"))
@@ -511,4 +511,30 @@ fn profile_writes_flame_graph_and_stacks() {
     let cancel = format!("SELECT pg_terminate_backend({busy_pid})");
     session(&cluster).query(&cancel).unwrap();
     work.join().unwrap();
+}
+
+/// A session for which this process has no descriptor left is counted, and ends nothing.
+#[test]
+fn profile_goes_on_without_a_process_that_cannot_be_recorded() {
+    if !Capabilities::current().may_trace() {
+        return;
+    }
+    let Some(cluster) = start_cluster("profile at its limit") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(howdah(folder.path()).get_program());
+    command.args(["probe", "profile", &cluster.uri("postgres"), "--format", "ndjson"]);
+    let mut probe = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut messages = BufReader::new(probe.stderr.take().unwrap());
+    crate::wait_for_line(&mut messages, &mut String::new(), "attached to the server");
+    let pid = Pid::from_child(&probe);
+    let limits = Rlimit { current: Some(3), maximum: Some(3) };
+    prlimit(Some(pid), Resource::Nofile, limits).unwrap();
+    let mut late = session(&cluster);
+    // Processes are listed ten times a second.
+    late.query("SELECT pg_sleep(1)").unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let mut rest = String::new();
+    messages.read_to_string(&mut rest).unwrap();
+    assert!(probe.wait().unwrap().success(), "{rest}");
+    assert!(rest.contains("1 processes not recorded"), "{rest}");
 }

@@ -13,13 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{howdah, text};
 
 /// Probes that run until they are stopped, and whether they need eBPF.
-const PROBES: [(&str, bool); 6] = [
+const PROBES: [(&str, bool); 7] = [
     ("waits", false),
     ("sweep", false),
     ("checkpoints", false),
     ("extend", true),
     ("locks", true),
     ("lwlocks", false),
+    ("spins", true),
 ];
 
 /// Starts a probe.

@@ -12,7 +12,10 @@ use std::{
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_probe::Capabilities;
+use howdah_probe::{
+    Capabilities,
+    recorder::{FlightRecord, FlightRecording},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -179,6 +182,114 @@ fn checkpoint_under_load_is_recorded_and_summarized() {
         let none =
             howdah(folder).args(["probe", "report", "a.rec", "--episode", "7"]).output().unwrap();
         assert!(failure_text(&none).contains("has no episode 7"));
+    }
+}
+
+/// Runs two sessions into a deadlock over two rows, which ends when one of them has waited for
+/// `timeout`; returns their process ids.
+fn deadlock(cluster: &Cluster, timeout: &str) -> [i32; 2] {
+    let [mut one, mut other] = [(1, "buyer"), (2, "seller")].map(|(id, application)| {
+        let mut client = session(cluster);
+        client
+            .query(&format!(
+                "SET application_name = {application}; SET deadlock_timeout = '{timeout}'"
+            ))
+            .unwrap();
+        client.query(&format!("BEGIN; UPDATE item SET price = 7 WHERE id = {id}")).unwrap();
+        client
+    });
+    let pids = [&one, &other].map(|client| client.process_id().unwrap());
+    let (ended, also_ended) = thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let update = "UPDATE item SET price = price + 1 WHERE id = 2";
+            let ended = one.query(update).map(drop);
+            one.query("ROLLBACK").unwrap();
+            ended
+        });
+        let mut observer = session(cluster);
+        wait_until("a blocked session", TIMEOUT, || {
+            let blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+            observer.one_value(blocked).unwrap().unwrap() != "0"
+        });
+        let also_ended = other.query("DELETE FROM item WHERE id = 1").map(drop);
+        other.query("ROLLBACK").unwrap();
+        (waiting.join().unwrap(), also_ended)
+    });
+    let errors: Vec<_> = [ended, also_ended].into_iter().filter_map(Result::err).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].sqlstate(), Some("40P01"), "{errors:?}");
+    pids
+}
+
+#[test]
+fn deadlock_is_recorded_with_its_sessions() {
+    for major in [15, 18] {
+        let built = Cluster::builder().major(major).start();
+        let Some(cluster) = skip_without_postgres(&format!("deadlocks on {major}"), built) else {
+            continue;
+        };
+        session(&cluster)
+            .query("CREATE TABLE item (id int, price int); INSERT INTO item VALUES (1, 1), (2, 2)")
+            .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let uri = cluster.uri("postgres");
+        let running = RecorderProcess::start(folder, &[&*uri]);
+        // The growth of counters is known from the second sample on.
+        wait_until("two samples", TIMEOUT, || {
+            document(folder)["counters"].as_array().unwrap().len() >= 2
+        });
+        let pids = deadlock(&cluster, "3s");
+        // This one is over before most samples.
+        deadlock(&cluster, "10ms");
+        wait_until("both to be counted", TIMEOUT, || {
+            let document = document(folder);
+            let counters = document["counters"].as_array().unwrap().iter();
+            counters.map(|row| row["deadlocks"].as_u64().unwrap()).sum::<u64>() == 2
+        });
+        running.terminate();
+        let document = document(folder);
+        let seen = document["deadlocks"].as_array().unwrap();
+        let first = &seen[0];
+        assert_eq!(first["is_counted"], true, "{first}");
+        let members = first["members"].as_array().unwrap();
+        assert_eq!(members.len(), 2, "{first}");
+        for (at, application, statement) in [
+            (0, "buyer", "update item set price = price + ? where id = ?"),
+            (1, "seller", "delete from item where id = ?"),
+        ] {
+            let member = members.iter().find(|member| member["pid"] == pids[at]).unwrap();
+            assert_eq!(member["waits_for"], serde_json::json!([pids[1 - at]]), "{member}");
+            assert_eq!(member["application"], application, "{member}");
+            assert_eq!(member["statement"], statement, "{member}");
+            assert_eq!(member["relation"], "postgres.public.item", "{member}");
+            assert_eq!(
+                (&member["lock"], &member["mode"]),
+                (&"transactionid".into(), &"ShareLock".into()),
+                "{member}"
+            );
+        }
+        let unseen = document["unseen_deadlocks"].as_array().unwrap().iter();
+        let unseen: u64 = unseen.map(|row| row["count"].as_u64().unwrap()).sum();
+        let counted = seen.iter().filter(|deadlock| deadlock["is_counted"] == true).count();
+        assert_eq!(counted as u64 + unseen, 2, "{seen:?}");
+        let findings = document["findings"].as_array().unwrap();
+        let finding = findings.iter().find(|finding| finding["text"] == "2 deadlocks").unwrap();
+        assert!(finding["evidence"].as_str().unwrap().contains("postgres.public.item"));
+        let text = report(folder, &["--html", "a.html"]);
+        let page = fs::read_to_string(folder.join("a.html")).unwrap();
+        let waits = format!("waits for pid {}: ShareLock on transactionid, a row of", pids[1]);
+        for part in [&*waits, "`delete from item where id = ?`", "\ndeadlocks:\n"] {
+            assert!(text.contains(part) && page.contains(part), "{part}: {text}");
+        }
+        assert_eq!(text.contains("which no sample saw"), unseen > 0, "{text}");
+        // Samples between those of each second saw it, too.
+        let recording = FlightRecording::open(&folder.join("a.rec")).unwrap();
+        let is_circle = |record: &FlightRecord| match record {
+            FlightRecord::WaitCircle(sessions) => sessions.rows.len() == 2,
+            _ => false,
+        };
+        assert!(recording.records.iter().any(is_circle));
     }
 }
 

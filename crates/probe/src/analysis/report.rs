@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{
     culprits::Culprit,
+    deadlocks::{CircleMember, UnseenDeadlocks, WaitCircle, deadlocks},
     story::story,
     summary::summarize,
     time_by::{TimeDimension, TimeShare, database_time_by},
@@ -44,6 +45,8 @@ pub struct RecordingReport {
     phases: Vec<PhaseDocument>,
     seconds: Vec<SecondDocument>,
     database_time: BTreeMap<&'static str, Vec<TimeShareDocument>>,
+    deadlocks: Vec<DeadlockDocument>,
+    unseen_deadlocks: Vec<UnseenDeadlocksDocument>,
     counters: Vec<CountersDocument>,
     pressure: Vec<PressureDocument>,
     triggers: Vec<ThresholdDocument>,
@@ -92,6 +95,37 @@ struct TimeShareDocument {
     session_seconds: f64,
     share: f64,
     main_event: String,
+}
+
+#[derive(Debug, Serialize)]
+struct DeadlockDocument {
+    from_us: i64,
+    to_us: i64,
+    is_counted: bool,
+    members: Vec<DeadlockMemberDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeadlockMemberDocument {
+    pid: u32,
+    waits_for: Vec<u32>,
+    kind: Option<String>,
+    user: Option<String>,
+    database: Option<String>,
+    application: Option<String>,
+    client: Option<String>,
+    statement: Option<String>,
+    lock: Option<String>,
+    mode: Option<String>,
+    relation: Option<String>,
+    transaction_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnseenDeadlocksDocument {
+    from_us: i64,
+    to_us: i64,
+    count: u64,
 }
 
 /// Growth of the server's counters, and present values.
@@ -258,6 +292,10 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         records,
     } = window.lost;
     let unreadable = window.unreadable;
+    let deadlocks = deadlocks(window);
+    let unseen = deadlocks.unseen.into_iter().map(|UnseenDeadlocks { span, count }| {
+        UnseenDeadlocksDocument { from_us: span.from_us, to_us: span.to_us, count }
+    });
     RecordingReport {
         format: "howdah-flight",
         version: VERSION,
@@ -284,6 +322,8 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
             .collect(),
         seconds: window.seconds.iter().map(|second| second_document(window, second)).collect(),
         database_time: database_time(window),
+        deadlocks: deadlocks.circles.into_iter().map(deadlock_document).collect(),
+        unseen_deadlocks: unseen.collect(),
         counters: window.counters.iter().map(counters_document).collect(),
         pressure: window.pressures.iter().map(pressure_document).collect(),
         triggers: window
@@ -338,9 +378,31 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
     }
 }
 
+fn known(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn deadlock_document(WaitCircle { span, members, is_counted }: WaitCircle) -> DeadlockDocument {
+    let member = |member: CircleMember| DeadlockMemberDocument {
+        pid: member.pid,
+        waits_for: member.waits_for,
+        kind: known(member.kind),
+        user: known(member.user),
+        database: known(member.database),
+        application: known(member.application),
+        client: known(member.client),
+        statement: known(member.statement),
+        lock: known(member.lock),
+        mode: known(member.mode),
+        relation: member.relation,
+        transaction_seconds: member.transaction_ms.map(|ms| ms as f64 / 1e3),
+    };
+    let members = members.into_iter().map(member).collect();
+    DeadlockDocument { from_us: span.from_us, to_us: span.to_us, is_counted, members }
+}
+
 fn culprit_document(culprit: Culprit) -> CulpritDocument {
     let text = culprit.line();
-    let known = |text: String| Some(text).filter(|text| !text.is_empty());
     CulpritDocument {
         role: culprit.role.as_str(),
         text,

@@ -28,6 +28,9 @@ pub struct RecordingWindow {
     pub seconds: Vec<RecordedSecond>,
     /// Samples of sessions, in time order. Moments at which all sessions idled have none.
     pub sessions: Vec<RecordedSessions>,
+    /// Further samples, in time order, in which sessions waited in a circle. They have only these
+    /// sessions, and stand for no time.
+    pub circles: Vec<RecordedSessions>,
     /// Growth of the server's counters, in time order.
     pub counters: Vec<RecordedCounters>,
     /// Pressure on the host, in time order.
@@ -144,6 +147,7 @@ impl RecordingWindow {
         }
         window.seconds.sort_by_key(|second| second.at_us);
         window.sessions.sort_by_key(|sessions| sessions.at_us);
+        window.circles.sort_by_key(|sessions| sessions.at_us);
         window.counters.sort_by_key(|counters| counters.at_us);
         window.pressures.sort_by_key(|pressure| pressure.at_us);
         let end_us = window.span().to_us;
@@ -200,6 +204,7 @@ impl RecordingWindow {
                 });
             }
             FlightRecord::Sessions(sessions) => self.sessions.push(sessions.clone()),
+            FlightRecord::WaitCircle(sessions) => self.circles.push(sessions.clone()),
             FlightRecord::Counters(counters) => self.counters.push(*counters),
             FlightRecord::Pressure(pressure) => self.pressures.push(*pressure),
             FlightRecord::ThresholdCrossed(crossing) => self.crossings.push(*crossing),
@@ -369,7 +374,7 @@ fn is_plausible(record: &FlightRecord) -> bool {
             }
             FlightRecord::PhaseEnded(ended) => ended.duration_us <= 365 * DAY_US,
             FlightRecord::Counters(counters) => is_plausible_growth(counters),
-            FlightRecord::Sessions(sessions) => {
+            FlightRecord::Sessions(sessions) | FlightRecord::WaitCircle(sessions) => {
                 let is_small = |number: u64| number <= COUNT_MAX;
                 sessions.elapsed_us <= DAY_US
                     && sessions.rows.len() <= SESSIONS_MAX
@@ -431,7 +436,7 @@ fn record_time_us(record: &FlightRecord) -> i64 {
         FlightRecord::TracedCalls(record) => record.at_us,
         FlightRecord::Note(record) => record.at_us,
         FlightRecord::Ended(record) => record.at_us,
-        FlightRecord::Sessions(record) => record.at_us,
+        FlightRecord::Sessions(record) | FlightRecord::WaitCircle(record) => record.at_us,
         FlightRecord::Counters(record) => record.at_us,
         FlightRecord::Pressure(record) => record.at_us,
         FlightRecord::NamedRelation(_)

@@ -43,6 +43,8 @@ pub(super) enum SubjectSource {
     FileInSecondArgument,
     /// The wait event that the process reports, if it is for a lightweight lock.
     Wait,
+    /// The source position in the second, third and fourth argument: file, line, function.
+    Caller,
 }
 
 pub(super) const fn traced_call(
@@ -54,7 +56,8 @@ pub(super) const fn traced_call(
 }
 
 /// Returns the functions that a metric may trace; a server has only some of them. Source: `proc.h`,
-/// `lwlock.c`, `md.h`, `xlog.h`, `planner.h`, `executor.h`, `tuplesort.h`, `buffile.h` of 14 to 18.
+/// `lwlock.c`, `s_lock.h`, `md.h`, `xlog.h`, `planner.h`, `executor.h`, `tuplesort.h`, `buffile.h`
+/// of 14 to 18.
 const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     match metric {
         ProbeMetric::Locks => const { &[traced_call("ProcSleep", "lock", SubjectSource::Lock)] },
@@ -73,6 +76,10 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
                 ]
             }
         }
+        // Called only if a spinlock is not free at the first attempt. The locks of buffer headers
+        // and of the queues of lightweight locks are bits of other words, for which the server
+        // waits without this function.
+        ProbeMetric::Spins => const { &[traced_call("s_lock", "spin", SubjectSource::Caller)] },
         ProbeMetric::Io => {
             const {
                 &[

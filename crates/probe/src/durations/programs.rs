@@ -4,15 +4,16 @@
 //! |---|---|---|
 //! | 0–7 | start, ns | start, ns |
 //! | 8–15 | stack pointer at the entry | end, ns |
-//! | 16–31 | what the argument points to, or the wait event | the same |
-//! | 32–39 | | process id (high half), thread id |
-//! | 40–47 | | index of the function |
-//! | 48–55 | | stack id, or -1 |
+//! | 16–39 | what the argument points to, the wait event, or three arguments | the same |
+//! | 40–47 | | process id (high half), thread id |
+//! | 48–55 | | index of the function |
+//! | 56–63 | | stack id, or -1 |
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use super::{
     Call, CallSubject, LockTag,
+    callers::{CallerArgs, Callers},
     functions::{SubjectSource, TracedFunction, TracedSpan},
 };
 use crate::{
@@ -33,10 +34,10 @@ pub(super) struct CallMaps {
     pub(super) stacks: Option<SlowCallStacks>,
 }
 
-const OPEN_BYTES: u32 = 32;
+const OPEN_BYTES: u32 = 40;
 /// Maximum number of open calls. There is at most one per backend and function.
 const OPEN_MAX: u32 = 1 << 16;
-/// Size of the ring, enough for some 130,000 events.
+/// Size of the ring, enough for some 110,000 events.
 const RING_BYTES: u32 = 8 << 20;
 
 impl CallMaps {
@@ -55,14 +56,14 @@ impl CallMaps {
     }
 }
 
-pub(super) const EVENT_BYTES: usize = 56;
+pub(super) const EVENT_BYTES: usize = 64;
 
 /// An event as decoded from the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallEvent {
     started_ns: u64,
     ended_ns: u64,
-    words: [u32; 4],
+    subject: [u64; 3],
     pid: u32,
     pub(super) function: usize,
     stack: Option<StackId>,
@@ -73,16 +74,13 @@ impl CallEvent {
         let double = |at: usize| {
             u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("slice has eight bytes"))
         };
-        let word = |at: usize| {
-            u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("slice has four bytes"))
-        };
         Self {
             started_ns: double(0),
             ended_ns: double(8),
-            words: [word(16), word(20), word(24), word(28)],
-            pid: (double(32) >> 32) as u32,
-            function: usize::try_from(double(40)).unwrap_or(usize::MAX),
-            stack: StackId::from_event(double(48)),
+            subject: [double(16), double(24), double(32)],
+            pid: (double(40) >> 32) as u32,
+            function: usize::try_from(double(48)).unwrap_or(usize::MAX),
+            stack: StackId::from_event(double(56)),
         }
     }
 
@@ -90,16 +88,22 @@ impl CallEvent {
         self,
         function: &TracedFunction,
         names: &WaitEventNames,
+        callers: &mut Callers,
         clock: ClockOffset,
     ) -> Call {
-        let [first, second, third, _] = self.words;
+        let [one, two, three] = self.subject;
+        let words = [one, one >> 32, two, two >> 32].map(|both| both as u32);
+        let [first, second, third, _] = words;
         Call {
             pid: self.pid,
             operation: function.operation,
             subject: match function.subject {
                 SubjectSource::Nothing => CallSubject::None,
-                SubjectSource::Lock => CallSubject::Lock(LockTag::read(self.words)),
+                SubjectSource::Lock => CallSubject::Lock(LockTag::read(words)),
                 SubjectSource::Wait => CallSubject::Wait(names.decode(first)),
+                SubjectSource::Caller => callers
+                    .resolve(self.pid, CallerArgs { file: one, line: two, function: three })
+                    .map_or(CallSubject::None, CallSubject::Caller),
                 SubjectSource::File | SubjectSource::FileInSecondArgument => {
                     CallSubject::File { tablespace: first, database: second, filenode: third }
                 }
@@ -115,13 +119,13 @@ impl CallEvent {
 const SCRATCH: i16 = -8;
 /// The key: thread id in the high half, index of the function in the low half.
 const KEY: i16 = -16;
-const ENTRY: i16 = -72;
+const ENTRY: i16 = -80;
 const STACK: i16 = 8;
 const ENDED: i16 = 8;
-const SUBJECT: [i16; 2] = [16, 24];
-const THREAD: i16 = 32;
-const FUNCTION: i16 = 40;
-const STACK_NUMBER: i16 = 48;
+const SUBJECT: [i16; 3] = [16, 24, 32];
+const THREAD: i16 = 40;
+const FUNCTION: i16 = 48;
+const STACK_NUMBER: i16 = 56;
 
 /// Emits code that stores the key; process and thread id are then in `R8`.
 fn store_key(program: &mut Assembler, function: usize) {
@@ -182,13 +186,23 @@ pub(super) fn start_program(
         program.store_value(Size::Double, Register::R10, ENTRY + offset, 0);
     }
     let pointer = match function.subject {
-        SubjectSource::Nothing | SubjectSource::Wait => None,
+        SubjectSource::Nothing | SubjectSource::Wait | SubjectSource::Caller => None,
         SubjectSource::Lock | SubjectSource::File => Some("rdi"),
         SubjectSource::FileInSecondArgument => Some("rsi"),
     };
     if let Some(pointer) = pointer {
         program.load(Register::R3, Size::Double, Register::R6, pt_regs_offset(pointer));
         read_user(&mut program, ENTRY + SUBJECT[0], 2 * Size::Double.bytes(), lost);
+    }
+    if function.subject == SubjectSource::Caller {
+        for (offset, register) in SUBJECT.into_iter().zip(["rsi", "rdx", "rcx"]) {
+            program.load(Register::R1, Size::Double, Register::R6, pt_regs_offset(register)).store(
+                Size::Double,
+                Register::R10,
+                ENTRY + offset,
+                Register::R1,
+            );
+        }
     }
     if let Some(variable) = wait_variable {
         program.set_wide(Register::R3, variable);
@@ -228,7 +242,7 @@ pub(super) fn end_program(tables: &CallMaps, number: usize, span: TracedSpan) ->
         .add(Register::R1, popped_bytes)
         .load(Register::R7, Size::Double, Register::R6, pt_regs_offset("rsp"))
         .jump_unless_equal(Register::R7, Register::R1, end);
-    for offset in [0, SUBJECT[0], SUBJECT[1]] {
+    for offset in iter::once(0).chain(SUBJECT) {
         program.load(Register::R1, Size::Double, Register::R9, offset).store(
             Size::Double,
             Register::R10,
@@ -260,22 +274,31 @@ pub(super) fn end_program(tables: &CallMaps, number: usize, span: TracedSpan) ->
 
 #[test]
 fn call_event_is_decoded_as_sent() {
+    use howdah_inspect::ProcessMemory;
+
     use super::functions::traced_call;
 
-    let read = traced_call("", "read", SubjectSource::File);
     let mut bytes = Vec::new();
-    for number in [1_000_u64, 9_000, 1663 | 5 << 32, 7, 77 << 32 | 78, 2, u64::MAX] {
+    for number in [1_000_u64, 9_000, 1663 | 5 << 32, 7, 0, 77 << 32 | 78, 2, u64::MAX] {
         bytes.extend(number.to_ne_bytes());
     }
     let event = CallEvent::read(bytes.first_chunk().expect("all fields are present"));
     assert_eq!(event.function, 2);
     let names = WaitEventNames::for_major(15).expect("15 is supported");
-    let call = event.into_call(&read, &names, ClockOffset::measure());
-    assert_eq!((call.pid, call.operation, call.duration.as_nanos()), (77, "read", 8_000));
+    let mut callers = Callers::new(ProcessMemory::for_pid(std::process::id()));
+    let mut call = |event: CallEvent, operation, subject| {
+        let function = traced_call("", operation, subject);
+        event.into_call(&function, &names, &mut callers, ClockOffset::measure())
+    };
+    let read = call(event, "read", SubjectSource::File);
+    assert_eq!((read.pid, read.operation, read.duration.as_nanos()), (77, "read", 8_000));
     let file = CallSubject::File { tablespace: 1663, database: 5, filenode: 7 };
-    assert_eq!((call.subject, call.stack), (file, None));
-    let wait = CallEvent { words: [0x0100_0008, 0, 0, 0], ..event };
-    let lwlock = traced_call("", "lwlock", SubjectSource::Wait);
-    let call = wait.into_call(&lwlock, &names, ClockOffset::measure());
-    assert_eq!(call.subject, CallSubject::Wait(names.decode(0x0100_0008)));
+    assert_eq!((read.subject, read.stack), (file, None));
+    let wait = CallEvent { subject: [0x0100_0008, 0, 0], ..event };
+    let wait = call(wait, "lwlock", SubjectSource::Wait);
+    assert_eq!(wait.subject, CallSubject::Wait(names.decode(0x0100_0008)));
+    let [file, function] = [c"src/a.c", c"f"].map(|text| text.as_ptr() as u64);
+    let spin = CallEvent { subject: [file, 3, function], ..event };
+    let spin = call(spin, "spin", SubjectSource::Caller);
+    assert!(matches!(spin.subject, CallSubject::Caller(_)), "{spin:?}");
 }

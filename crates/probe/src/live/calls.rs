@@ -52,7 +52,7 @@ pub struct LongCall {
     pub pid: u32,
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
-    /// The lock, wait event or relation file of the call, if it has one.
+    /// The lock, wait event, caller or relation file of the call, if it has one.
     pub subject: Option<String>,
     /// The ids of the processes that were seen blocking a wait for a heavyweight lock; `None` if
     /// unknown.
@@ -70,8 +70,8 @@ pub struct LongCall {
 pub struct OperationStats {
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
-    /// The lock, wait event or relation file of the calls; `None` if they have none, or are not
-    /// summarised by subject.
+    /// The lock, wait event, caller or relation file of the calls; `None` if they have none, or are
+    /// not summarised by subject.
     pub subject: Option<String>,
     /// Durations of the calls that returned in the interval, or since tracing started.
     pub stats: DurationStats,
@@ -97,9 +97,9 @@ pub struct CallTotals {
 
 impl CallMonitor {
     /// Starts aggregating the calls. Those of at least `threshold` are also passed on as
-    /// [`LongCall`]s. Lightweight locks are summarised by tranche in each interval. For heavyweight
-    /// locks, also starts a session that polls for blocking processes, if `names` has a server to
-    /// connect to.
+    /// [`LongCall`]s. Lightweight locks are summarised by tranche in each interval, and spin delays
+    /// by caller. For heavyweight locks, also starts a session that polls for blocking processes,
+    /// if `names` has a server to connect to.
     pub fn new(
         (metric, durations): (ProbeMetric, CallDurations),
         server: &RunningServer,
@@ -113,7 +113,7 @@ impl CallMonitor {
             threshold,
             names,
             symbolizer: Symbolizer::for_server(server),
-            is_by_subject: metric == ProbeMetric::LwLocks,
+            is_by_subject: matches!(metric, ProbeMetric::LwLocks | ProbeMetric::Spins),
             calls: 0,
             long: Vec::new(),
             interval: BTreeMap::new(),
@@ -161,6 +161,7 @@ impl CallMonitor {
                 None => tag.kind.to_owned(),
             },
             CallSubject::Wait(event) => event.name(),
+            CallSubject::Caller(caller) => self.durations.caller(caller).to_owned(),
             CallSubject::File { tablespace, database, filenode } => {
                 self.names.name_of_file(tablespace, database, filenode)
             }

@@ -12,7 +12,7 @@ use crate::stacks::profile::{StackProfile, StackProfiler};
 ///
 /// # Errors
 ///
-/// The server cannot be inspected, or the kernel does not permit to record a new process.
+/// The server cannot be inspected.
 pub fn profile_stacks(
     mut profiler: StackProfiler,
     server: &RunningServer,

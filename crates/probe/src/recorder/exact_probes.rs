@@ -47,8 +47,10 @@ pub(super) enum TraceReport {
 pub(super) const TRACE_DURATION: Duration = Duration::from_secs(10);
 /// Interval between polls of the kernel's rings.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The traced metrics. None of their functions is called per row or per cached page.
-const METRICS: [ProbeMetric; 3] = [ProbeMetric::Io, ProbeMetric::Wal, ProbeMetric::Locks];
+/// The traced metrics. None of their functions is called per row or per cached page, unless a
+/// spinlock is contended.
+const METRICS: [ProbeMetric; 4] =
+    [ProbeMetric::Io, ProbeMetric::Wal, ProbeMetric::Locks, ProbeMetric::Spins];
 /// Maximum number of queued reports.
 const QUEUE_DEPTH: usize = 1024;
 /// Maximum number of distinct subjects counted per operation and second, and of those reported: the
@@ -198,7 +200,7 @@ impl AttachedMetric {
             let numbers = subjects.iter().map(|(subject, _)| *subject).collect();
             let to_entry = |(subject, (calls, total)): (CallSubject, (u64, Duration))| {
                 let us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
-                (subject_label(subject), (calls, us))
+                (subject_label(subject, &self.durations), (calls, us))
             };
             let exact = TracedCalls {
                 at_us: 0,
@@ -219,7 +221,7 @@ impl AttachedMetric {
 }
 
 /// Formats a subject, with oids instead of names: `relation 5/16384` or `5/file 16390`.
-fn subject_label(subject: CallSubject) -> String {
+fn subject_label(subject: CallSubject, durations: &CallDurations) -> String {
     match subject {
         CallSubject::None => String::new(),
         CallSubject::Lock(tag) => match tag.relation {
@@ -227,6 +229,7 @@ fn subject_label(subject: CallSubject) -> String {
             None => tag.kind.to_owned(),
         },
         CallSubject::Wait(event) => event.name(),
+        CallSubject::Caller(caller) => durations.caller(caller).to_owned(),
         CallSubject::File { database, filenode, .. } => format!("{database}/file {filenode}"),
     }
 }

@@ -51,6 +51,9 @@ pub enum FlightRecord {
     Pressure(HostPressure),
     /// The relation of a file, which traced calls identify by numbers.
     NamedFile(NamedFile),
+    /// Sessions that wait for each other in a circle, at a moment between two samples of all
+    /// sessions. Their time since the previous sample is 0.
+    WaitCircle(RecordedSessions),
 }
 
 /// The start of a recording, or its resumption with a restarted server: the server and the options.
@@ -271,7 +274,7 @@ pub struct ThresholdCrossed {
 pub struct TracedCalls {
     /// Approximate start of the second, in microseconds since 1970.
     pub at_us: i64,
-    /// The traced metric: `io`, `wal` or `locks`.
+    /// The traced metric: `io`, `wal`, `locks` or `spins`.
     pub metric: String,
     /// The operation: `read`, `write`, `fsync`, …
     pub operation: String,
@@ -418,6 +421,7 @@ kinds! {
     12 StatementText
     13 Pressure
     14 NamedFile
+    15 WaitCircle
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use howdah_connect::ConnectTarget;
 use super::{
     record::{FlightRecord, RecordedSecond},
     session_monitor::{SessionMonitor, SessionReport, SessionSample},
-    session_records::{RecordedCounters, StatementText},
+    session_records::{RecordedCounters, RecordedSessions, StatementText},
     trigger::sessions,
 };
 
@@ -100,6 +100,10 @@ impl SessionLog {
                     self.standby_lag = sample.counters.replay_lag_ms.map(Duration::from_millis);
                     self.add_sample(*sample, position, repeat_bytes, &mut output);
                 }
+                SessionReport::Circle { at, sessions, statements } => {
+                    self.add_texts(at, statements, position, repeat_bytes, &mut output);
+                    add_sessions(at, sessions, FlightRecord::WaitCircle, &mut output);
+                }
             }
         }
         output
@@ -114,6 +118,21 @@ impl SessionLog {
     ) {
         let SessionSample { at, counters, sessions, statements } = sample;
         output.records.push((at, FlightRecord::Counters(counters)));
+        self.add_texts(at, statements, position, repeat_bytes, output);
+        if let Some(sessions) = sessions {
+            add_sessions(at, sessions, FlightRecord::Sessions, output);
+        }
+    }
+
+    /// Records the texts that the file does not have, or not recently.
+    fn add_texts(
+        &mut self,
+        at: Instant,
+        statements: Vec<Arc<StatementText>>,
+        position: u64,
+        repeat_bytes: u64,
+        output: &mut SessionRecords,
+    ) {
         for statement in statements {
             let known = self.texts.get_mut(&statement.id);
             if let Some(known) = known
@@ -127,10 +146,6 @@ impl SessionLog {
             }
             output.records.push((at, FlightRecord::StatementText((*statement).clone())));
             self.texts.insert(statement.id, RecordedText { statement, position, used_at: at });
-        }
-        if let Some(sessions) = sessions {
-            output.relations.extend(sessions.rows.iter().filter_map(|row| row.relation));
-            output.records.push((at, FlightRecord::Sessions(sessions)));
         }
     }
 
@@ -154,6 +169,16 @@ impl SessionLog {
     pub(super) fn standby_lag(&self) -> Option<Duration> {
         self.standby_lag
     }
+}
+
+fn add_sessions(
+    at: Instant,
+    sessions: RecordedSessions,
+    record: fn(RecordedSessions) -> FlightRecord,
+    output: &mut SessionRecords,
+) {
+    output.relations.extend(sessions.rows.iter().filter_map(|row| row.relation));
+    output.records.push((at, record(sessions)));
 }
 
 /// Minimum usual number of commits per second for which their absence means something.

@@ -6,6 +6,11 @@
 //! waits for one, prepared transactions while one of them blocks a session, temporary files while
 //! a statement has run for a second, the slowest standby while it lags. Blockers are requested only
 //! for sessions that wait for a lock.
+//!
+//! The server ends a deadlock when one of its sessions has waited for `deadlock_timeout`, a second
+//! by default, and the last of them may have begun to wait shortly before. So the sessions that are
+//! not idle are listed four times a second while a wait for a lock is new, to see whether it
+//! becomes a part of a circle.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,6 +49,8 @@ pub(super) enum SessionReport {
     Connected(u32),
     /// A sample, taken about every second.
     Sample(Box<SessionSample>),
+    /// Sessions that wait in a circle, between two samples.
+    Circle { at: Instant, sessions: RecordedSessions, statements: Vec<Arc<StatementText>> },
     /// Sessions can no longer be read, or can be again.
     Note(String),
 }
@@ -61,6 +68,11 @@ pub(super) struct SessionSample {
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of samples that look for circles of waits only.
+const CIRCLE_INTERVAL: Duration = Duration::from_millis(250);
+/// Age from which a wait is not new. Its session has already looked for a deadlock, so a circle
+/// that it becomes a part of lasts until a later one does, which the next sample sees.
+const NEW_WAIT_US: i64 = 1_500_000;
 /// Time from a failed connection to the next attempt.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of queued reports; further ones are dropped, and the next one covers their time.
@@ -114,6 +126,8 @@ struct SessionReader {
     /// Number of clients when groups were last recorded.
     grouped_clients: u64,
     may_list_temp_files: bool,
+    /// Whether a session has begun to wait for a lock, according to the latest sample.
+    has_new_wait: bool,
 }
 
 /// The previous sample of the counters.
@@ -137,6 +151,7 @@ impl SessionReader {
             baseline: None,
             grouped_clients: 0,
             may_list_temp_files: true,
+            has_new_wait: false,
         }
     }
 
@@ -171,10 +186,70 @@ impl SessionReader {
             }
             // Samples that were missed are not made up for.
             due = (due + next).max(now);
-            match stop.recv_timeout(due.saturating_duration_since(now)) {
-                Err(RecvTimeoutError::Timeout) => {}
-                _ => return,
+            if !self.wait_until(due, reports, stop) {
+                return;
             }
+        }
+    }
+
+    /// Waits for the next sample, and meanwhile looks for circles if a wait is new. Returns whether
+    /// to go on.
+    fn wait_until(
+        &mut self,
+        due: Instant,
+        reports: &SyncSender<SessionReport>,
+        stop: &Receiver<()>,
+    ) -> bool {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            let has_room = self.has_new_wait && left > CIRCLE_INTERVAL;
+            let pause = if has_room { CIRCLE_INTERVAL } else { left };
+            if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+                return false;
+            }
+            if !has_room {
+                return true;
+            }
+            // After an error the next sample reports it.
+            match self.find_circles() {
+                Ok(None) => {}
+                Ok(Some(circle)) => {
+                    if !send(reports, circle) {
+                        return false;
+                    }
+                }
+                Err(_) => self.has_new_wait = false,
+            }
+        }
+    }
+
+    /// Lists the sessions that are not idle, and returns those that wait in circles; `None` without
+    /// such sessions.
+    fn find_circles(&mut self) -> Result<Option<SessionReport>, CollectError> {
+        let Some(server) = &mut self.server else { return Ok(None) };
+        let at = Instant::now();
+        let mut activity = server.activity(false)?;
+        self.count_own_commit();
+        self.has_new_wait = has_new_wait(&activity);
+        let all = self.sessions(&activity, &SampleDetails::default(), &mut Vec::new());
+        let members: HashSet<u32> =
+            all.circles().into_iter().flatten().map(|row| row.pid).collect();
+        let Some(server) = self.server.as_mut().filter(|_| !members.is_empty()) else {
+            return Ok(None);
+        };
+        let details = SampleDetails { locks: server.waited_locks()?, ..SampleDetails::default() };
+        self.count_own_commit();
+        activity
+            .backends
+            .retain(|backend| u32::try_from(backend.pid).is_ok_and(|pid| members.contains(&pid)));
+        let mut statements = Vec::new();
+        let sessions = self.sessions(&activity, &details, &mut statements);
+        Ok(Some(SessionReport::Circle { at, sessions, statements }))
+    }
+
+    fn count_own_commit(&mut self) {
+        if let Some(baseline) = &mut self.baseline {
+            baseline.own_commits += 1;
         }
     }
 
@@ -230,6 +305,7 @@ impl SessionReader {
         let (busy, clients) = (vitals.busy, vitals.clients);
         self.baseline = Some(CounterBaseline { at, vitals, own_commits, replayed_at });
         let mut sample = SessionSample { at, counters, sessions: None, statements: Vec::new() };
+        self.has_new_wait = false;
         let has_requests = counters.requested_checkpoints > 0;
         if busy == 0 && !has_changed && !is_lagging && !has_requests {
             return Ok(sample);
@@ -258,6 +334,7 @@ impl SessionReader {
             details.standby = server.slowest_standby()?;
             own_commits += 1;
         }
+        self.has_new_wait = has_new_wait(&activity);
         if activity.backends.iter().any(is_blocked) {
             details.locks = server.waited_locks()?;
             own_commits += 1;
@@ -392,6 +469,14 @@ struct SampleDetails {
     requested_since_us: Option<i64>,
     /// Whether a standby lags, or the server itself is one that does.
     is_lagging: bool,
+}
+
+/// Whether a session has begun to wait for another.
+fn has_new_wait(activity: &Activity) -> bool {
+    let since_us = activity.taken_us.saturating_sub(NEW_WAIT_US);
+    let began_us = |backend: &BackendActivity| backend.blocked_since_us.or(backend.since_us());
+    let mut waiting = activity.backends.iter().filter(|backend| !backend.blockers.is_empty());
+    waiting.any(|backend| began_us(backend).is_none_or(|us| us >= since_us))
 }
 
 /// Queues a report; returns whether the recorder still receives them.

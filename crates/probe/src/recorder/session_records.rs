@@ -1,6 +1,8 @@
 //! Records of what the server reports over SQL, once a second: its sessions, and its counters; and
 //! of the pressure on its host.
 
+use std::collections::{HashMap, HashSet};
+
 use howdah_collect::sanitized_line;
 
 use super::bytes::packed;
@@ -177,6 +179,44 @@ impl RecordedSessions {
         self.names.get(index as usize).map_or("", String::as_str)
     }
 
+    /// Returns the circles: groups of sessions in which each waits, directly or through others, for
+    /// each; within a group from one to the next that it waits for.
+    pub fn circles(&self) -> Vec<Vec<&RecordedSession>> {
+        let rows: HashMap<u32, &RecordedSession> =
+            self.rows.iter().filter(|row| row.pid != 0).map(|row| (row.pid, row)).collect();
+        let blockers = |pid: u32| rows.get(&pid).map_or(&[][..], |row| &row.blockers);
+        // The sessions that one waits for, directly or through others; itself only in a circle.
+        // There are at most `SESSIONS_MAX` rows.
+        let reached = |pid: u32| {
+            let mut reached = HashSet::new();
+            let mut next = vec![pid];
+            while let Some(pid) = next.pop() {
+                next.extend(blockers(pid).iter().filter(|blocker| reached.insert(**blocker)));
+            }
+            reached
+        };
+        let reached: HashMap<u32, HashSet<u32>> =
+            rows.keys().map(|pid| (*pid, reached(*pid))).collect();
+        let is_reached = |from: u32, to: u32| reached.get(&from).is_some_and(|of| of.contains(&to));
+        let mut listed = HashSet::new();
+        let mut circles = Vec::new();
+        for row in &self.rows {
+            if !is_reached(row.pid, row.pid) || listed.contains(&row.pid) {
+                continue;
+            }
+            let mut circle = Vec::new();
+            let mut next = vec![row.pid];
+            while let Some(pid) = next.pop() {
+                if is_reached(pid, row.pid) && listed.insert(pid) {
+                    circle.extend(rows.get(&pid));
+                    next.extend(blockers(pid).iter().rev());
+                }
+            }
+            circles.push(circle);
+        }
+        circles
+    }
+
     /// Returns the index of a text, which is added if it is new.
     pub fn index_of(&mut self, name: &str) -> u32 {
         if self.names.is_empty() {
@@ -223,6 +263,28 @@ impl StatementText {
         let id = (xxhash_rust::xxh3::xxh3_64(text.as_bytes()) >> 22).max(1);
         Self { id, text }
     }
+}
+
+#[test]
+fn circle_has_its_members_only() {
+    let circles = |waits: &[(u32, &[u32])]| -> Vec<Vec<u32>> {
+        let row = |(pid, blockers): &(u32, &[u32])| RecordedSession {
+            pid: *pid,
+            blockers: blockers.to_vec(),
+            ..RecordedSession::default()
+        };
+        let rows = waits.iter().map(row).collect();
+        let sessions = RecordedSessions { rows, ..RecordedSessions::default() };
+        let pids = |circle: Vec<&RecordedSession>| circle.iter().map(|row| row.pid).collect();
+        sessions.circles().into_iter().map(pids).collect()
+    };
+    // 4 waits for the circle, and 5 is waited for.
+    let found = circles(&[(4, &[1]), (1, &[2, 5]), (2, &[3]), (3, &[1]), (5, &[]), (9, &[])]);
+    assert_eq!(found, [[1, 2, 3]]);
+    assert_eq!(circles(&[(1, &[2]), (2, &[1]), (7, &[8]), (8, &[7, 1])]), [[1, 2], [7, 8]]);
+    assert!(circles(&[(1, &[2]), (2, &[3]), (3, &[])]).is_empty());
+    // Blockers that are not recorded, and prepared transactions.
+    assert!(circles(&[(1, &[0]), (0, &[1]), (2, &[77])]).is_empty());
 }
 
 #[test]

@@ -191,7 +191,7 @@ pub(crate) fn is_wal_wait(event: &str) -> bool {
 }
 
 /// Whether sessions that wait for an event wait for files, for the WAL, or to extend a relation.
-pub(crate) fn is_storage_wait(event: &str) -> bool {
+pub fn is_storage_wait(event: &str) -> bool {
     event.starts_with("IO:") || event == "Lock:extend" || is_wal_wait(event)
 }
 

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_inspect::{ChildList, OsProcess, RunningServer};
+use howdah_inspect::{ChildList, OsProcess, ProcessError, RunningServer};
 
 use self::perf_event::{PerfRecord, ProcessEvents, StackEvent};
 use crate::{
@@ -65,6 +65,8 @@ pub struct StackProfiler {
     children: ChildList,
     next_listing: Instant,
     processes: HashMap<u32, ProfiledProcess>,
+    /// Present processes that could not be recorded.
+    refused: HashSet<u32>,
     has_kernel: bool,
     folder: StackFolder,
 }
@@ -108,6 +110,8 @@ pub struct StackProfile {
     pub lacks_kernel: bool,
     /// Stacks that were not counted because there were too many different ones.
     pub uncounted: u64,
+    /// Number of processes that could not be recorded, at least not from their start.
+    pub unrecorded: u64,
 }
 
 /// The samples or switches that have the same stack.
@@ -156,6 +160,7 @@ impl StackProfiler {
             children: postmaster.child_list()?,
             next_listing: Instant::now(),
             processes: HashMap::new(),
+            refused: HashSet::new(),
             has_kernel: true,
             folder: StackFolder {
                 symbolizer: Symbolizer::for_server(server),
@@ -163,8 +168,8 @@ impl StackProfiler {
                 profile: StackProfile::default(),
             },
         };
-        profiler.list(Instant::now())?;
-        Ok(profiler)
+        let refusal = profiler.list(Instant::now())?;
+        refusal.map_or(Ok(profiler), Err)
     }
 
     /// Time between two polls, so that no ring overflows on most servers.
@@ -175,14 +180,15 @@ impl StackProfiler {
         }
     }
 
-    /// Reads what was recorded since the last call, and finds new processes.
+    /// Reads what was recorded since the last call, and finds new processes. Those that cannot be
+    /// recorded, as for lack of file descriptors, are counted and tried again.
     ///
     /// # Errors
     ///
-    /// The processes cannot be listed, or the kernel does not permit to record a new one.
+    /// The processes cannot be listed.
     pub fn poll(&mut self, now: Instant) -> Result<(), ProbeError> {
         self.drain();
-        if now >= self.next_listing { self.list(now) } else { Ok(()) }
+        if now >= self.next_listing { self.list(now).map(drop) } else { Ok(()) }
     }
 
     /// Returns the number of processes being recorded.
@@ -237,38 +243,58 @@ impl StackProfiler {
         }
     }
 
-    /// Finds new and ended processes.
-    fn list(&mut self, now: Instant) -> Result<(), ProbeError> {
+    /// Finds new and ended processes. Returns an error of a process that could not be recorded.
+    fn list(&mut self, now: Instant) -> Result<Option<ProbeError>, ProbeError> {
         self.next_listing = now + LISTING_INTERVAL;
         let listed: HashSet<u32> = self.children.read()?.into_iter().collect();
         // A missing process may be omitted while another one exits.
         self.processes.retain(|pid, _| listed.contains(pid) || OsProcess::from_pid(*pid).is_ok());
+        self.refused.retain(|pid| listed.contains(pid));
         let new: Vec<u32> =
             listed.into_iter().filter(|pid| !self.processes.contains_key(pid)).collect();
+        let mut refusal = None;
         for pid in new {
-            let Some(kind) = self.kind(pid) else { continue };
-            if let Some(process) = self.record(pid, kind)? {
-                self.processes.insert(pid, process);
+            let opened = match self.kind(pid) {
+                Ok(kind) => kind.map_or(Ok(None), |kind| self.record(pid, kind)),
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(process) => self.processes.extend(process.map(|process| (pid, process))),
+                Err(error) => {
+                    self.folder.profile.unrecorded += u64::from(self.refused.insert(pid));
+                    refusal = Some(error);
+                }
             }
         }
-        Ok(())
+        Ok(refusal)
     }
 
     /// Returns the kind of a process, if it belongs to the server and is in the scope.
-    fn kind(&self, pid: u32) -> Option<ProcessKind> {
-        let process = OsProcess::from_pid(pid).ok()?;
+    fn kind(&self, pid: u32) -> Result<Option<ProcessKind>, ProbeError> {
+        let Ok(process) = OsProcess::from_pid(pid) else { return Ok(None) };
         let is_chosen = self.scope.process.is_none_or(|chosen| chosen == pid);
-        if !is_chosen || !process.runs_same_binary(self.postmaster).ok()? {
-            return None;
+        if !is_chosen || !process.runs_same_binary(self.postmaster).unwrap_or(false) {
+            return Ok(None);
         }
-        let kind = BackendInfo::from_title(pid, &process.title().ok()?, &self.cluster_name)?.kind;
+        let title = match process.title() {
+            Ok(title) => title,
+            Err(ProcessError::Proc { path, source }) if is_out_of_descriptors(&source) => {
+                return Err(ProcessError::Proc { path, source }.into());
+            }
+            // It has exited.
+            Err(_) => return Ok(None),
+        };
+        let Some(info) = BackendInfo::from_title(pid, &title, &self.cluster_name) else {
+            return Ok(None);
+        };
+        let kind = info.kind;
         let is_included = match self.mode {
             ProfileMode::OnCpu { .. } => true,
             ProfileMode::OffCpu => {
                 self.scope.has_all || self.scope.process.is_some() || kind.is_foreground()
             }
         };
-        is_included.then_some(kind)
+        Ok(is_included.then_some(kind))
     }
 
     /// Starts recording a process; `None` if it has exited.
@@ -308,6 +334,10 @@ impl StackProfiler {
             Err(source) => Err(ProbeError::StackEvents { pid, source }),
         }
     }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Checks whether a server's processes can be profiled here while they run.

@@ -1,7 +1,9 @@
 //! Runs the exported scripts with bpftrace, beside our own probes.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _},
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     process::{Child, Command, Stdio},
 };
 
@@ -10,11 +12,12 @@ use howdah_probe::{
     export::BpftraceScript,
     extend::{ExtensionLocks, ExtensionSummary, LockStats},
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{copy_concurrently, may_trace, on_every_major, session};
 
 /// Starts bpftrace with a script, and returns once it has attached; `None` if it is not installed.
-fn bpftrace(script: &str) -> Option<Child> {
+pub(crate) fn bpftrace(script: &str) -> Option<Child> {
     if Command::new("bpftrace").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("skipped: bpftrace is not installed");
         return None;
@@ -37,13 +40,18 @@ fn bpftrace(script: &str) -> Option<Child> {
     panic!("bpftrace did not attach: {:?} {output}", child.wait())
 }
 
-/// Stops bpftrace, and returns the values it printed for these maps.
-fn stop_and_read<const N: usize>(mut child: Child, names: [&str; N]) -> [f64; N] {
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let lines: Vec<_> =
-        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
+/// Stops bpftrace, and returns the lines that it printed.
+pub(crate) fn stop_and_list(mut child: Child) -> Vec<String> {
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::INT).unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
     child.wait().unwrap();
+    lines
+}
+
+/// Stops bpftrace, and returns the values it printed for these maps.
+fn stop_and_read<const N: usize>(child: Child, names: [&str; N]) -> [f64; N] {
+    let lines = stop_and_list(child);
     names.map(|name| {
         let of = |line: &String| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok();
         lines.iter().find_map(of).unwrap_or_else(|| panic!("no {name} in {lines:?}"))
@@ -85,6 +93,41 @@ fn extension_waits_agree_with_bpftrace() {
 }
 
 #[test]
+fn script_forgets_extension_locks_that_an_error_released() {
+    if !may_trace("errors beside bpftrace") {
+        return;
+    }
+    on_every_major("errors beside bpftrace", |cluster, server| {
+        let mut client = session(cluster);
+        client.query("CREATE TABLE grown (pad text); INSERT INTO grown VALUES ('')").unwrap();
+        let Some(other) = bpftrace(&BpftraceScript::Extend.text(server).unwrap()) else { return };
+        let grow = "INSERT INTO grown SELECT repeat('x', 1900) FROM generate_series(1, 20)";
+        let backend = format!("{}", crate::support::pid(&client));
+        let owner = fs::metadata(format!("/proc/{backend}")).unwrap();
+        // Only the server's own user may set it everywhere; its hard limit stays as it is.
+        let limit = |bytes: &str| {
+            let mut command = Command::new("prlimit");
+            command.args(["--pid", &backend, &format!("--fsize={bytes}:")]);
+            command.uid(owner.uid()).gid(owner.gid());
+            assert!(command.status().unwrap().success());
+        };
+        // The file cannot grow, which is noticed while the lock is taken.
+        limit("8192");
+        for _ in 0..3 {
+            let error = client.query(grow).unwrap_err().to_string();
+            assert!(error.contains("could not extend file"), "{error}");
+        }
+        limit("unlimited");
+        client.query(grow).unwrap();
+        let lines = stop_and_list(other);
+        assert!(lines.contains(&"@errors: 3".to_owned()), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("@holds: ")), "{lines:?}");
+        let inner = lines.iter().find(|line| line.starts_with("@inner"));
+        assert!(inner.is_none_or(|line| line == "@inner: 0"), "{lines:?}");
+    });
+}
+
+#[test]
 fn bpftrace_accepts_every_script() {
     if !may_trace("scripts") {
         return;
@@ -99,8 +142,8 @@ fn bpftrace_accepts_every_script() {
                 }
             };
             let Some(mut child) = bpftrace(&text) else { return };
-            let pid = rustix::process::Pid::from_child(&child);
-            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+            let pid = Pid::from_child(&child);
+            kill_process(pid, Signal::INT).unwrap();
             let mut rest = String::new();
             child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
             assert!(child.wait().unwrap().success(), "{}: {rest}", script.name());

@@ -18,6 +18,7 @@ mod profile;
 mod quiet;
 mod recorder;
 mod relation_names;
+mod spins;
 mod support;
 mod sweep;
 mod waits;

@@ -63,3 +63,32 @@ fn uncommitted_relation_has_its_name_later() {
         names.name_of_file(1663, database, file) == "postgres.public.new"
     });
 }
+
+/// A server that does not respond costs one timeout, not one for each name.
+#[test]
+fn failed_lookup_is_repeated_only_after_a_while() {
+    let Some(cluster) = cluster("names of a stalled server") else { return };
+    let mut client = session(&cluster);
+    client.query("CREATE TABLE one (id int); CREATE TABLE two (id int)").unwrap();
+    let database = "SELECT oid FROM pg_database WHERE datname = current_database()";
+    let database = number(&mut client, database);
+    let [one, two] =
+        ["one", "two"].map(|name| number(&mut client, &format!("SELECT '{name}'::regclass::oid")));
+    let mut names = names(&connect_target(&cluster));
+    assert_eq!(names.name(database, one), "postgres.public.one");
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    assert_eq!(number(&mut client, waiting), 0);
+    client.query("BEGIN; LOCK TABLE pg_catalog.pg_class").unwrap();
+    assert_eq!(names.name(database, two), format!("{database}/{two}"));
+    // The server has not noticed that the connection of the lookup is closed.
+    assert_eq!(number(&mut client, waiting), 1);
+    for relation in 100_000..100_050 {
+        assert_eq!(names.name(database, relation), format!("{database}/{relation}"));
+    }
+    assert_eq!(names.name(database, one), "postgres.public.one");
+    assert_eq!(number(&mut client, waiting), 1);
+    client.query("COMMIT").unwrap();
+    wait_until("the name once the server responds", TIMEOUT, || {
+        names.name(database, two) == "postgres.public.two"
+    });
+}

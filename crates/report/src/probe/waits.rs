@@ -7,6 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use howdah_collect::sanitized_line;
 use howdah_probe::{
     live::{ProbeOutput, WaitInterval, WaitSource},
     waits::{
@@ -130,7 +131,7 @@ impl<W: Write> WaitPrinter<W> {
         let label = row.session.and_then(|id| source.label(id));
         let value = |dimension: &SessionDimension| {
             let value = label.and_then(|label| label.value(*dimension));
-            value.map_or_else(|| "-".to_owned(), printable)
+            value.map_or_else(|| "-".to_owned(), |value| sanitized_line(value).into_owned())
         };
         let mut values: Vec<_> = self.groups.dimensions.iter().map(value).collect();
         if self.groups.statement {
@@ -251,7 +252,7 @@ impl<W: Write> WaitPrinter<W> {
         for row in self.visible_rows(report) {
             let label = row.session.and_then(|id| source.label(id));
             let value = |dimension: SessionDimension| {
-                json!(label.and_then(|label| label.value(dimension)).map(printable))
+                json!(label.and_then(|label| label.value(dimension)).map(sanitized_line))
             };
             self.rows.write(&[
                 ("source", json!(self.source)),
@@ -288,7 +289,7 @@ impl<W: Write> WaitPrinter<W> {
 
 impl<W: Write> ProbeOutput<WaitInterval<'_>> for WaitPrinter<W> {
     fn write(&mut self, WaitInterval { mark, report, source }: WaitInterval<'_>) -> io::Result<()> {
-        match mark.as_deref().map(printable) {
+        match mark.as_deref().map(sanitized_line) {
             None if self.rows.is_table() => self.line(&report, source),
             None => self.write_rows("interval", &report, None, source),
             Some(mark) if self.rows.is_table() => {
@@ -337,14 +338,7 @@ fn percent(time: Duration, report: &WaitReport) -> f64 {
     100.0 * time.as_secs_f64() / report.database_time.as_secs_f64().max(1e-9)
 }
 
-/// Replaces control characters by spaces: clients choose names of applications.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// Returns a statement on one line. Control characters become spaces, because clients choose the
-/// text.
+/// Returns a statement on one line.
 fn text(query: Option<QueryId>, source: &dyn WaitSource) -> Option<String> {
-    let text = source.query(query?)?;
-    Some(text.split(|c: char| c.is_whitespace() || c.is_control()).collect::<Vec<_>>().join(" "))
+    Some(sanitized_line(source.query(query?)?).into_owned())
 }

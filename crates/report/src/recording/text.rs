@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use howdah_probe::{
     analysis::{
-        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by, story,
-        summarize,
+        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by,
+        deadlocks, story, summarize,
         units::{self, percent},
     },
     checkpoints::CheckpointPhase,
@@ -73,6 +73,7 @@ pub(super) fn details(window: &RecordingWindow) -> String {
     write_sweep(&mut text, &whole);
     write_waits(&mut text, &whole);
     write_database_time(&mut text, window);
+    write_deadlocks(&mut text, window);
     write_traced_calls(&mut text, window);
     write_events(&mut text, window);
     write_losses(&mut text, window);
@@ -82,6 +83,7 @@ pub(super) fn details(window: &RecordingWindow) -> String {
 const CHECKPOINTS_SHOWN: usize = 20;
 const ROWS_SHOWN: usize = 10;
 const EVENTS_SHOWN: usize = 30;
+const DEADLOCKS_SHOWN: usize = 20;
 
 fn write_overview(text: &mut String, window: &RecordingWindow) {
     let span = window.span();
@@ -243,6 +245,30 @@ fn write_database_time(text: &mut String, window: &RecordingWindow) {
             );
         }
     }
+}
+
+/// Writes the sessions of each deadlock, with their waits and statements.
+fn write_deadlocks(text: &mut String, window: &RecordingWindow) {
+    let history = deadlocks(window);
+    if history.is_empty() {
+        return;
+    }
+    text.push_str("\ndeadlocks:\n");
+    for circle in history.circles.iter().take(DEADLOCKS_SHOWN) {
+        let time = units::time_of_day(circle.span.to_us);
+        let _ = writeln!(text, "  {time}  {}", circle.line());
+        for member in &circle.members {
+            let _ = writeln!(text, "    {}", member.line());
+            if !member.statement.is_empty() {
+                let _ = writeln!(text, "      `{}`", member.statement);
+            }
+        }
+    }
+    write_omitted(text, history.circles.len(), DEADLOCKS_SHOWN, "deadlocks");
+    for unseen in history.unseen.iter().take(DEADLOCKS_SHOWN) {
+        let _ = writeln!(text, "  {}", unseen.line());
+    }
+    write_omitted(text, history.unseen.len(), DEADLOCKS_SHOWN, "counts");
 }
 
 fn write_traced_calls(text: &mut String, window: &RecordingWindow) {

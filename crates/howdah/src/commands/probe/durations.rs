@@ -1,5 +1,5 @@
-//! `howdah probe locks`, `lwlocks`, `io`, `wal`, `queries` and `sorts`: durations of functions in
-//! the server.
+//! `howdah probe locks`, `lwlocks`, `spins`, `io`, `wal`, `queries` and `sorts`: durations of
+//! functions in the server.
 
 use anyhow::Context as _;
 use howdah_inspect::RunningServer;
@@ -43,7 +43,7 @@ pub(super) fn run(
             LwLockTracing::Attached(durations, found) => (*durations, *found),
             LwLockTracing::Done(outcome) => return Ok(outcome),
         },
-        ProbeMetric::Queries | ProbeMetric::Sorts => {
+        ProbeMetric::Spins | ProbeMetric::Queries | ProbeMetric::Sorts => {
             watch.check_source(&[SourceName::Bpf])?;
             let found = watch.target.find()?;
             (attach(&found.server)?, found)

@@ -155,7 +155,7 @@ impl OpenedFile<'_> {
 
 /// Reports what is missing in the profile.
 fn report_gaps(profile: &StackProfile, ctx: &CommandContext) {
-    let StackProfile { lost, incomplete, lacks_kernel, uncounted, .. } = profile;
+    let StackProfile { lost, incomplete, lacks_kernel, uncounted, unrecorded, .. } = profile;
     if *lacks_kernel {
         ctx.report("time in the kernel is missing: needs CAP_PERFMON (or root)");
     }
@@ -169,5 +169,11 @@ fn report_gaps(profile: &StackProfile, ctx: &CommandContext) {
     }
     if *uncounted > 0 {
         ctx.report(format_args!("{uncounted} events not counted: too many different stacks"));
+    }
+    if *unrecorded > 0 {
+        ctx.report(format_args!(
+            "{unrecorded} processes not recorded, at least not from their start: the kernel refused (see \
+             `ulimit -n`), or they have another owner"
+        ));
     }
 }

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     analysis::{
         culprits::{self, Culprit, CulpritRole},
+        deadlocks::{WaitCircle, deadlocks},
         units::{self, factor},
         window::{RecordingWindow, TimeSpan},
     },
@@ -106,6 +107,7 @@ pub(super) fn find_all(summary: &mut RecordingSummary, window: &RecordingWindow)
     find_surges(summary, window, &seconds, &stalls, &runaways);
     storage::find_standby_lag(summary, window);
     load::find_blockers(summary, window);
+    find_deadlocks(summary, window, stopped.map(|run| run.span(window)));
     load::find_storm(summary, window);
     load::find_temp_files(summary, window);
     let sum = |select: fn(&str) -> bool| -> Vec<f64> {
@@ -456,6 +458,68 @@ fn find_wal_surge(
             culprits,
         },
     );
+}
+
+/// Maximum number of deadlocks that a finding names.
+const DEADLOCKS_NAMED: usize = 3;
+
+/// Finds deadlocks. They cost what their sessions waited if commits stopped meanwhile, as `stopped`
+/// states; otherwise nothing: how much work one of the sessions must repeat is not known.
+fn find_deadlocks(
+    summary: &mut RecordingSummary,
+    window: &RecordingWindow,
+    stopped: Option<TimeSpan>,
+) {
+    let history = deadlocks(window);
+    let counted = history.counted();
+    let circles: Vec<_> = history.circles.iter().filter(|circle| circle.is_counted).collect();
+    let uncounted = history.circles.len() - circles.len();
+    if uncounted > 0 {
+        summary.remarks.push(format!(
+            "{} waited in a circle for which the server counted no deadlock",
+            count_of_sessions(
+                history
+                    .circles
+                    .iter()
+                    .filter(|circle| !circle.is_counted)
+                    .map(|circle| circle.members.len())
+                    .sum()
+            )
+        ));
+    }
+    if counted == 0 {
+        return;
+    }
+    let mut parts: Vec<_> = circles
+        .iter()
+        .take(DEADLOCKS_NAMED)
+        .map(|circle| format!("{} {}", units::time_of_day(circle.span.to_us), circle.line()))
+        .collect();
+    if circles.len() > DEADLOCKS_NAMED {
+        parts.push(format!("{} more", circles.len() - DEADLOCKS_NAMED));
+    }
+    let unseen = counted - circles.len() as u64;
+    if unseen > 0 {
+        parts.push(format!("{unseen} that no sample saw"));
+    }
+    let cost_s = |circle: &&WaitCircle| {
+        let has_stopped = stopped.is_some_and(|span| {
+            circle.span.from_us <= span.to_us && span.from_us <= circle.span.to_us
+        });
+        let us = circle.span.to_us.saturating_sub(circle.span.from_us);
+        if has_stopped { circle.members.len() as f64 * us as f64 / 1e6 } else { 0.0 }
+    };
+    let text = match circles.first() {
+        Some(circle) if counted == 1 => format!("a deadlock of {}", circle.line()),
+        _ => format!("{counted} {}", if counted == 1 { "deadlock" } else { "deadlocks" }),
+    };
+    summary.findings.push(RecordingFinding {
+        text,
+        evidence: parts.join("; "),
+        cost_s: circles.iter().map(cost_s).sum(),
+        span: None,
+        culprits: Vec::new(),
+    });
 }
 
 /// Returns the name of the relation that sessions waited longest to extend: of traced waits, or of

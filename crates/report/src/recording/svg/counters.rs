@@ -5,6 +5,7 @@ use std::array;
 
 use howdah_probe::{
     analysis::{RecordingWindow, TimeBucket, TimeSpan},
+    recorder::is_storage_wait,
     waits::TimeCategory,
 };
 
@@ -23,10 +24,8 @@ struct LaneLine<'a> {
 impl Canvas {
     /// Draws sessions that wait for files, for the WAL, or to extend a relation.
     pub(super) fn storage_lane(&mut self, buckets: &[TimeBucket]) {
-        let is_storage = |class: &str, event: &str| {
-            class == "IO" || event == "Lock:extend" || event == "LWLock:WALWrite"
-        };
-        let line = LaneLine { class: "io", name: "", values: waiting(buckets, is_storage) };
+        let values = waiting(buckets, |_, event| is_storage_wait(event));
+        let line = LaneLine { class: "io", name: "", values };
         self.lines_lane("sessions waiting for storage", buckets, &[line], 0.0);
     }
 
