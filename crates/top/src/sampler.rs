@@ -321,6 +321,7 @@ impl<F: FnMut(ServerHealth)> SamplerThread<F> {
             let pooled = self.poolers.read();
             self.agent.as_ref().inspect(|agent| agent.request());
             let mut snapshot = state.sample(control.request, started)?;
+            self.last_sample_us = now_us().max(self.last_sample_us);
             if let Some(agent) = &mut self.agent {
                 let backends = &snapshot.activity.backends;
                 let figures = agent.figures(backends, control.request.interval);
@@ -329,7 +330,6 @@ impl<F: FnMut(ServerHealth)> SamplerThread<F> {
                 snapshot.agent_problem = figures.problem;
             }
             snapshot.pooled_clients = pooled;
-            self.last_sample_us = now_us().max(self.last_sample_us);
             self.waits.add(self.last_sample_us, &WaitCounts::from_activity(&snapshot.activity));
             snapshot.sampled_us = self.last_sample_us;
             snapshot.waits = Arc::new(self.waits.clone());

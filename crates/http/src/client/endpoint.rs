@@ -15,8 +15,7 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use ureq::{Agent, http::Uri};
 
 use super::{
-    PostError,
-    reply::{self, REPLY_BYTES_MAX},
+    PostError, reply,
     transport::{EndpointConnector, TlsParameters, agent},
 };
 
@@ -162,22 +161,22 @@ impl HttpEndpoint {
         let request = request.header("Connection", "close");
         let headers = self.headers.iter().chain(headers);
         let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
-        reply::classify(request.send(body), REPLY_BYTES_MAX)
+        reply::classify(request.send(body))
     }
 
-    /// Requests the URL and waits for the reply; returns its body, at most `bytes_max` of it, if
-    /// the status is 2xx.
+    /// Requests the URL and waits for the reply; returns its body if the status is 2xx.
     ///
     /// # Errors
     ///
-    /// The connection failed, the status is not 2xx, or there was no valid reply by the deadline.
+    /// The connection failed, the status is not 2xx, the body has more than `bytes_max`, or there
+    /// was no complete reply by the deadline.
     pub fn get(&self, bytes_max: u64, deadline: Instant) -> Result<Vec<u8>, PostError> {
         let request = self.agent.get(self.uri.clone());
         let request = request.config().timeout_global(Some(remaining(deadline)?)).build();
         let request = request.header("Connection", "close");
         let headers = self.headers.iter();
         let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
-        reply::classify(request.call(), bytes_max)
+        reply::whole_body(request.call(), bytes_max)
     }
 }
 

@@ -13,7 +13,7 @@ use ureq::{
 use super::transport::{ReplyConnector, agent};
 
 /// Maximum number of bytes that are read of the body of a reply to a POST.
-pub(super) const REPLY_BYTES_MAX: u64 = 64 << 10;
+const REPLY_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of characters of a reply's body that an error quotes.
 const QUOTE_CHARS_MAX: usize = 300;
 
@@ -84,20 +84,40 @@ impl PostError {
     }
 }
 
-/// Returns the body, at most `bytes_max` of it, if the status is 2xx.
-pub(super) fn classify(
+/// Returns the body, at most 64 KiB of it, if the status is 2xx. The status alone is the outcome: a
+/// body that is cut off only makes a quote shorter.
+pub(super) fn classify(reply: Result<Response<Body>, Error>) -> Result<Vec<u8>, PostError> {
+    successful_body(reply, REPLY_BYTES_MAX).map(|(body, _)| body)
+}
+
+/// Returns the body if the status is 2xx and the body is complete and has at most `bytes_max`.
+pub(super) fn whole_body(
     reply: Result<Response<Body>, Error>,
     bytes_max: u64,
 ) -> Result<Vec<u8>, PostError> {
+    let (body, outcome) = successful_body(reply, bytes_max.saturating_add(1))?;
+    // The text of the error may contain the URL.
+    outcome.map_err(|error| io::Error::from(error.kind()))?;
+    if body.len() as u64 > bytes_max {
+        let reason = format!("the response has more than {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason).into());
+    }
+    Ok(body)
+}
+
+/// Returns at most `bytes_max` of the body if the status is 2xx, and the outcome of reading it.
+fn successful_body(
+    reply: Result<Response<Body>, Error>,
+    bytes_max: u64,
+) -> Result<(Vec<u8>, io::Result<usize>), PostError> {
     let reply = reply.map_err(PostError::from_ureq)?;
     let code = reply.status().as_u16();
     let retry_after = reply.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let mut body = Vec::new();
-    // The status alone is the outcome; a body that is cut off only makes the quote shorter.
-    let _ = reply.into_body().into_reader().take(bytes_max).read_to_end(&mut body);
+    let outcome = reply.into_body().into_reader().take(bytes_max).read_to_end(&mut body);
     if (200..300).contains(&code) {
-        return Ok(body);
+        return Ok((body, outcome));
     }
     let retry_after = retry_after.map(Duration::from_secs);
     Err(PostError::Status { code, quote: quote(&body), body: body.into(), retry_after })
@@ -110,7 +130,7 @@ pub(super) fn classify(
 /// The reply is not valid HTTP, or its status is not 2xx.
 pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     let agent = agent("", ReplyConnector(reply.into()));
-    classify(agent.post("http://127.0.0.1/").send(&[]), REPLY_BYTES_MAX)
+    classify(agent.post("http://127.0.0.1/").send(&[]))
 }
 
 /// Returns the beginning of a reply's body, without control characters, for a log.

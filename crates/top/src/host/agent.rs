@@ -10,10 +10,12 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use axum::{
     Router,
+    body::Bytes,
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
     routing::get,
@@ -30,6 +32,9 @@ const CONNECTIONS_MAX: usize = 16;
 
 /// Maximum number of processes in a reading, at some 50 µs and 170 bytes each.
 const PROCESSES_MAX: usize = 5000;
+
+/// Time for which a reading serves further requests, so that they do not cost the host more.
+const READING_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Path of the only resource.
 pub(super) const PATH: &str = "/processes";
@@ -62,7 +67,9 @@ struct AgentSource {
     started_ticks: u64,
     /// The data directory, by which the server is found again after a restart.
     data_dir: PathBuf,
-    system_identifier: u64,
+    system_identifier: i64,
+    /// The last reply, and when it was made.
+    last: Option<(Instant, Bytes)>,
 }
 
 impl AgentServer {
@@ -105,15 +112,17 @@ pub enum AgentServerError {
     /// The server's control file cannot be read.
     #[error("cannot read the control file of the server")]
     ControlFile(#[source] io::Error),
+    /// Another server runs in the data directory now.
+    #[error("another server runs in the data directory: its system identifier is {0}")]
+    OtherServer(i64),
+    /// The reading cannot be encoded.
+    #[error("cannot encode the figures")]
+    Encode(#[from] serde_json::Error),
 }
 
 /// Reads everything on the HTTP thread: the requests are few, and reading takes milliseconds.
 fn respond(source: &Mutex<AgentSource>) -> Response {
-    let reading = source.lock().read();
-    let bytes = reading.and_then(|reading| {
-        serde_json::to_vec(&reading).map_err(|error| AgentServerError::ControlFile(error.into()))
-    });
-    match bytes {
+    match source.lock().reply() {
         Ok(bytes) => ([(CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(error) => {
             tracing::debug!(error = &error as &dyn std::error::Error, "cannot read the server");
@@ -129,20 +138,46 @@ impl AgentSource {
         let data_dir = server.data_dir()?;
         let system_identifier =
             read_system_identifier(&server).map_err(AgentServerError::ControlFile)?;
-        Ok(Self { server, started_ticks, data_dir, system_identifier })
+        Ok(Self { server, started_ticks, data_dir, system_identifier, last: None })
     }
 
-    fn read(&mut self) -> Result<AgentReading, AgentServerError> {
-        let started = self.server.postmaster().start_time_ticks();
-        if !matches!(started, Ok(ticks) if ticks == self.started_ticks) {
-            *self = Self::new(RunningServer::in_data_dir(&self.data_dir)?)?;
+    /// Returns the current reading, encoded.
+    fn reply(&mut self) -> Result<Bytes, AgentServerError> {
+        self.find_again()?;
+        if let Some((at, reply)) = &self.last
+            && at.elapsed() < READING_AGE_MAX
+        {
+            return Ok(reply.clone());
         }
+        let reply = Bytes::from(serde_json::to_vec(&self.read()?)?);
+        self.last = Some((Instant::now(), reply.clone()));
+        Ok(reply)
+    }
+
+    /// Finds the server again if its postmaster has ended.
+    fn find_again(&mut self) -> Result<(), AgentServerError> {
+        let started = self.server.postmaster().start_time_ticks();
+        if matches!(started, Ok(ticks) if ticks == self.started_ticks) {
+            return Ok(());
+        }
+        let found = Self::new(RunningServer::in_data_dir(&self.data_dir)?)?;
+        // The path of a container's server may be that of another server on the host.
+        if found.system_identifier != self.system_identifier {
+            return Err(AgentServerError::OtherServer(found.system_identifier));
+        }
+        *self = found;
+        Ok(())
+    }
+
+    fn read(&self) -> Result<AgentReading, AgentServerError> {
         let postmaster = self.server.postmaster();
         let gone = || InspectError::from(ProcessError::Gone { pid: postmaster.pid() });
         let parent = i32::try_from(postmaster.pid()).map_err(|_| gone())?;
         let children = postmaster.children().map_err(InspectError::from)?;
-        let pids = children.into_iter().filter_map(|child| i32::try_from(child.pid()).ok());
-        let processes = pids.take(PROCESSES_MAX);
+        // The oldest are first. The session of the reader, by which it knows its server, is new.
+        let excess = children.len().saturating_sub(PROCESSES_MAX);
+        let children = children.into_iter().skip(excess);
+        let processes = children.filter_map(|child| i32::try_from(child.pid()).ok());
         Ok(AgentReading {
             format: FORMAT,
             system_identifier: self.system_identifier.to_string(),
@@ -155,9 +190,10 @@ impl AgentSource {
 
 /// Reads the first field of the control file (`ControlFileData` in `pg_control.h`), through the
 /// postmaster's working directory, which also works for containers.
-fn read_system_identifier(server: &RunningServer) -> io::Result<u64> {
+fn read_system_identifier(server: &RunningServer) -> io::Result<i64> {
     let path = format!("/proc/{}/cwd/global/pg_control", server.postmaster().pid());
     let mut bytes = [0; 8];
     File::open(path)?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
+    // SQL has it as a signed number, too.
+    Ok(i64::from_ne_bytes(bytes))
 }

@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 /// Counters and figures of a host at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HostReading {
-    /// Number of processors in use.
-    pub(super) processors: usize,
     /// Load average over the last minute.
     pub(super) load: Option<f64>,
     /// Total memory in bytes.
@@ -75,7 +73,6 @@ impl HostReading {
         let memory = file("/proc/meminfo");
         let kilobytes = |name| parse_field(&memory, name).map(|kilobytes| kilobytes * 1024);
         Self {
-            processors: std::thread::available_parallelism().map_or(0, usize::from),
             load: file("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()),
             memory_bytes: kilobytes("MemTotal:"),
             available_bytes: kilobytes("MemAvailable:"),
@@ -93,14 +90,17 @@ impl ProcessReading {
     /// of it.
     pub(super) fn of_child(pid: i32, parent: i32) -> Option<Self> {
         let file = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
-        let stat = ProcessStat::parse(&file("stat")?).filter(|stat| stat.parent == parent)?;
+        let stat = file("stat")?;
+        // The ticks and their time are read together: rates divide one by the other.
+        let at_us = since_boot_us();
+        let stat = ProcessStat::parse(&stat).filter(|stat| stat.parent == parent)?;
         let status = file("status");
         let status = status.as_deref();
         let disk = file("io").as_deref().and_then(parse_disk_bytes);
         Some(Self {
             pid: status.and_then(parse_inner_pid).unwrap_or(pid),
             started_ticks: stat.started,
-            at_us: since_boot_us(),
+            at_us,
             cpu_ticks: stat.ticks,
             memory_bytes: status.and_then(parse_private_bytes),
             read_bytes: disk.map(|(read, _)| read),

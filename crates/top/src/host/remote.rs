@@ -15,6 +15,7 @@ use std::{
 use howdah_collect::{BackendActivity, BackendProcess};
 use howdah_http::client::{EndpointError, EndpointTls, Headers, HttpEndpoint};
 use parking_lot::{Condvar, Mutex};
+use serde::Deserialize;
 
 use super::{
     HostFigures, HostRates, ProcessFigures,
@@ -35,6 +36,17 @@ const WAIT_FOR_LATE: Duration = Duration::from_millis(20);
 /// Maximum number of bytes that are read of a reply: those of twice as many processes as an agent
 /// sends.
 const REPLY_BYTES_MAX: u64 = 2 << 20;
+
+/// Number of readings in a row without the process that serves our connection, after which the
+/// agent is refused.
+const WITHOUT_BACKEND_MAX: u32 = 2;
+
+/// Microseconds of a clock tick.
+const TICK_US: u64 = 10_000;
+
+/// Age of a process, in microseconds, from which its start is not compared with the one that SQL
+/// reports: the host's clock may have been set since.
+const OLD_US: u64 = 60_000_000;
 
 /// Maximum number of characters of a problem in the header.
 const PROBLEM_CHARS_MAX: usize = 120;
@@ -74,17 +86,20 @@ impl std::fmt::Debug for AgentEndpoint {
 
 /// Parses the body of a reply.
 fn parse_reading(reply: &[u8]) -> Result<AgentReading, String> {
-    let format = serde_json::from_slice::<serde_json::Value>(reply)
-        .ok()
-        .and_then(|value| value.get("format")?.as_u64());
-    match format {
-        Some(format) if format == u64::from(FORMAT) => {
+    match serde_json::from_slice::<ReadingFormat>(reply) {
+        Ok(ReadingFormat { format: FORMAT }) => {
             let reading = serde_json::from_slice::<AgentReading>(reply);
             reading.map_err(|_| "its reply is not valid".to_owned())
         }
-        Some(_) => Err("it is of another version of howdah".to_owned()),
-        None => Err("its reply is not one of howdah agent".to_owned()),
+        Ok(_) => Err("it is of another version of howdah".to_owned()),
+        Err(_) => Err("its reply is not one of howdah agent".to_owned()),
     }
+}
+
+/// The part that readings of all formats have.
+#[derive(Deserialize)]
+struct ReadingFormat {
+    format: u32,
 }
 
 /// The server that is sampled, as SQL describes it.
@@ -97,33 +112,36 @@ pub(crate) struct MonitoredServer {
 }
 
 impl MonitoredServer {
-    /// Checks that a reading describes this server. A standby has the system identifier of its
-    /// primary, but not the process that serves our connection.
-    fn check(&self, reading: &AgentReading) -> Result<(), String> {
-        if let Some(expected) = &self.system_identifier
-            && *expected != reading.system_identifier
-        {
-            let found: String = reading.system_identifier.chars().take(20).collect();
-            return Err(format!(
-                "refused: it reads another server, with system identifier {found} instead of \
-                {expected}"
-            ));
+    /// Checks that a reading has the system identifier of this server.
+    fn check_identifier(&self, reading: &AgentReading) -> Result<(), String> {
+        match &self.system_identifier {
+            Some(expected) if *expected != reading.system_identifier => {
+                let found: String = reading.system_identifier.chars().take(20).collect();
+                Err(format!(
+                    "refused: it reads another server, with system identifier {found} instead of \
+                     {expected}"
+                ))
+            }
+            _ => Ok(()),
         }
-        let has_backend = reading.processes.iter().any(|process| {
-            process.pid == self.backend.pid
-                && has_started(reading.booted_s, process.started_ticks, self.backend.started_us)
-        });
-        if has_backend {
-            Ok(())
-        } else {
-            Err("refused: it reads another server, without the process of our connection"
-                .to_owned())
-        }
+    }
+
+    /// Returns the start of the process that serves our connection, in ticks since the host's boot;
+    /// `None` if a reading does not have it. A standby has the system identifier of its primary,
+    /// but not this process. `known` is the start in earlier readings: the clocks of the server and
+    /// of its kernel agree about it only until one is set.
+    fn backend_ticks(&self, reading: &AgentReading, known: Option<u64>) -> Option<u64> {
+        let of_backend = reading.processes.iter().filter(|it| it.pid == self.backend.pid);
+        let mut ticks = of_backend.map(|process| process.started_ticks);
+        ticks.find(|ticks| match known {
+            Some(known) => known == *ticks,
+            None => has_started(reading.booted_s, *ticks, self.backend.started_us),
+        })
     }
 }
 
 /// Figures of a host and its server's processes, for one sample.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AgentFigures {
     /// Those of the host; `None` while there are none.
     pub(crate) host: Option<HostFigures>,
@@ -139,12 +157,19 @@ pub(crate) struct AgentMonitor {
     name: String,
     shared: Arc<AgentShared>,
     server: Option<MonitoredServer>,
+    /// Start of the process that serves our connection, once a reading had it.
+    backend_ticks: Option<u64>,
+    /// Number of readings in a row without that process.
+    without_backend: u32,
     /// Number of the first request for this server.
     first_request: u64,
     rates: HostRates,
-    /// Whether the last sample did not get a reading in time.
-    is_late: bool,
-    problem: Option<Arc<str>>,
+    /// The figures of the last reading, or why there are none.
+    last: AgentFigures,
+    /// Whether there was a reply since the server was set.
+    has_reply: bool,
+    /// How long the last request took.
+    took: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -158,9 +183,19 @@ struct AgentShared {
 struct AgentExchange {
     /// Number of the last request.
     requested: u64,
-    /// The last reply, with the number of its request.
-    reply: Option<(u64, Result<AgentReading, String>)>,
+    /// Number of the last request that has a reply, also if that was taken.
+    replied: u64,
+    /// The last reply, until it is taken.
+    reply: Option<AgentReply>,
     should_stop: bool,
+}
+
+/// A reply, with the number of its request and the time until it came.
+#[derive(Debug)]
+struct AgentReply {
+    number: u64,
+    took: Duration,
+    reading: Result<AgentReading, String>,
 }
 
 impl AgentMonitor {
@@ -178,83 +213,116 @@ impl AgentMonitor {
             name,
             shared,
             server: None,
+            backend_ticks: None,
+            without_backend: 0,
             first_request: 1,
             rates: HostRates::default(),
-            is_late: false,
-            problem: None,
+            last: AgentFigures::default(),
+            has_reply: false,
+            took: Duration::ZERO,
         })
     }
 
     /// Sets the server that is sampled from now on.
     pub(crate) fn set_server(&mut self, server: MonitoredServer) {
         self.server = Some(server);
+        (self.backend_ticks, self.without_backend) = (None, 0);
         self.rates = HostRates::default();
+        (self.last.host, self.last.processes) = (None, HashMap::new());
+        self.has_reply = false;
         self.first_request = self.shared.exchange.lock().requested + 1;
     }
 
-    /// Requests a reading, while the server is sampled.
+    /// Requests a reading, while the server is sampled. Does nothing while the reply to an earlier
+    /// request for this server is outstanding.
     pub(crate) fn request(&self) {
-        self.shared.exchange.lock().requested += 1;
-        self.shared.changed.notify_all();
+        let mut exchange = self.shared.exchange.lock();
+        if exchange.replied == exchange.requested || exchange.requested < self.first_request {
+            exchange.requested += 1;
+            self.shared.changed.notify_all();
+        }
     }
 
-    /// Returns figures for a sample with these sessions. Waits for the agent, but at most a second
-    /// and a quarter of the interval. If it was late for the previous sample, does hardly wait, and
-    /// accepts the reply to an earlier request.
+    /// Returns figures for a sample with these sessions. Waits for the agent: at most a second,
+    /// and a quarter of the interval except for the first reading; hardly at all if its last reply
+    /// took longer. Without a new reply, returns the figures of the last one.
     pub(crate) fn figures(
         &mut self,
         backends: &[BackendActivity],
         interval: Duration,
     ) -> AgentFigures {
-        let wait = if self.is_late { WAIT_FOR_LATE } else { WAIT_MAX.min(interval / 4) };
-        let (is_current, reply) = self.shared.reply(self.first_request, wait);
-        self.is_late = !is_current;
-        let outcome = match reply {
-            None if self.problem.is_some() => return self.without_figures(),
-            None => Err("away: no reply yet".to_owned()),
-            Some(Ok(reading)) => match &self.server {
-                Some(server) => server.check(&reading).map(|()| reading),
-                None => Ok(reading),
-            },
-            Some(Err(problem)) => Err(problem),
+        let patience = if self.has_reply { WAIT_MAX.min(interval / 4) } else { WAIT_MAX };
+        let wait = if self.took >= patience { WAIT_FOR_LATE } else { patience };
+        let Some(reply) = self.shared.reply(self.first_request, wait) else {
+            self.took = self.took.max(wait);
+            if !self.has_reply && self.last.problem.is_none() {
+                self.set_problem("away: no reply yet");
+            }
+            return self.last.clone();
         };
-        self.set_problem(outcome.as_ref().err());
-        let Ok(reading) = outcome else { return self.without_figures() };
+        (self.has_reply, self.took) = (true, reply.took);
+        match reply.reading.and_then(|reading| self.checked(reading)) {
+            Ok(Some(reading)) => self.update(&reading, backends),
+            // A list of processes may miss one that has just started, or while others end.
+            Ok(None) => {}
+            Err(problem) => self.set_problem(&problem),
+        }
+        self.last.clone()
+    }
+
+    /// Returns a reading of the sampled server; `None` if that is not certain.
+    fn checked(&mut self, reading: AgentReading) -> Result<Option<AgentReading>, String> {
+        let Some(server) = &self.server else { return Ok(Some(reading)) };
+        server.check_identifier(&reading)?;
+        match server.backend_ticks(&reading, self.backend_ticks) {
+            Some(ticks) => {
+                (self.backend_ticks, self.without_backend) = (Some(ticks), 0);
+                Ok(Some(reading))
+            }
+            None => {
+                self.without_backend += 1;
+                if self.without_backend < WITHOUT_BACKEND_MAX {
+                    return Ok(None);
+                }
+                Err("refused: it reads another server, without the process of our connection"
+                    .to_owned())
+            }
+        }
+    }
+
+    /// Computes the figures of a reading.
+    fn update(&mut self, reading: &AgentReading, backends: &[BackendActivity]) {
         let host = self.rates.update(&sanitized_host(&reading.host));
         let started: HashMap<i32, i64> =
             backends.iter().map(|backend| (backend.pid, backend.started_us)).collect();
-        let of_sample = |process: &ProcessReading| {
+        let of_sample = |process: &&ProcessReading| {
             // A session whose start time is hidden has 0.
             started.get(&process.pid).is_some_and(|started| {
-                *started == 0 || has_started(reading.booted_s, process.started_ticks, *started)
+                *started == 0
+                    || is_old(process)
+                    || has_started(reading.booted_s, process.started_ticks, *started)
             })
         };
-        let processes = reading.processes.iter().filter(|process| of_sample(process));
+        let processes = reading.processes.iter().filter(of_sample);
         let processes = self.rates.processes.update(processes.map(sanitized_process));
-        AgentFigures { host: Some(host), processes, problem: None }
+        if self.last.problem.is_some() {
+            tracing::info!(agent = self.name, "figures of the host are available again");
+        }
+        self.last = AgentFigures { host: Some(host), processes, problem: None };
     }
 
-    fn without_figures(&mut self) -> AgentFigures {
+    /// Drops the figures because of a problem, and logs it if the last one was of another kind.
+    fn set_problem(&mut self, problem: &str) {
+        let line = howdah_collect::sanitized_line(problem);
+        let problem: Arc<str> = line.chars().take(PROBLEM_CHARS_MAX).collect::<String>().into();
+        let kind = |problem: &str| problem.split(':').next().map(str::to_owned);
+        let last = self.last.problem.as_deref().and_then(kind);
+        if last != kind(&problem) {
+            tracing::warn!(agent = self.name, %problem, "no figures of the host");
+        }
         // Rates over the time without figures would be misleading.
         self.rates = HostRates::default();
-        AgentFigures { problem: self.problem.clone(), ..AgentFigures::default() }
-    }
-
-    /// Sets the problem, and logs it if it is a new one.
-    fn set_problem(&mut self, problem: Option<&String>) {
-        let problem: Option<Arc<str>> = problem.map(|problem| {
-            let line: String =
-                howdah_collect::sanitized_line(problem).chars().take(PROBLEM_CHARS_MAX).collect();
-            line.into()
-        });
-        if problem == self.problem {
-            return;
-        }
-        match &problem {
-            Some(problem) => tracing::warn!(agent = self.name, %problem, "no figures of the host"),
-            None => tracing::info!(agent = self.name, "figures of the host are available again"),
-        }
-        self.problem = problem;
+        self.last = AgentFigures { problem: Some(problem), ..AgentFigures::default() };
     }
 }
 
@@ -279,30 +347,34 @@ impl AgentShared {
             }
             last = exchange.requested;
             drop(exchange);
-            let reply = endpoint.read();
-            self.exchange.lock().reply = Some((last, reply));
+            let begin = Instant::now();
+            let reading = endpoint.read();
+            let reply = AgentReply { number: last, took: begin.elapsed(), reading };
+            let mut exchange = self.exchange.lock();
+            (exchange.replied, exchange.reply) = (last, Some(reply));
             self.changed.notify_all();
         }
     }
 
-    /// Waits for the reply to the last request; returns whether there is one. Also returns the last
-    /// reply, which may be to an earlier request, but not to one before `first`; `None` if there is
-    /// none that was not returned before.
-    fn reply(&self, first: u64, wait: Duration) -> (bool, Option<Result<AgentReading, String>>) {
+    /// Waits for the reply to the last request. If it does not come in time, returns the reply to
+    /// an earlier one, but not to one before `first`. A reply is returned only once.
+    fn reply(&self, first: u64, wait: Duration) -> Option<AgentReply> {
         let deadline = Instant::now() + wait;
         let mut exchange = self.exchange.lock();
         loop {
-            let is_current =
-                matches!(exchange.reply, Some((number, _)) if number == exchange.requested);
             let left = deadline.saturating_duration_since(Instant::now());
-            if is_current || left.is_zero() {
-                let reply = mem::take(&mut exchange.reply);
-                let reply = reply.filter(|(number, _)| *number >= first);
-                return (is_current, reply.map(|(_, reply)| reply));
+            if exchange.replied == exchange.requested || left.is_zero() {
+                return mem::take(&mut exchange.reply).filter(|reply| reply.number >= first);
             }
             self.changed.wait_for(&mut exchange, left);
         }
     }
+}
+
+/// Whether a process started so long before its reading that its id was not used again since the
+/// sample.
+fn is_old(process: &ProcessReading) -> bool {
+    process.at_us.saturating_sub(process.started_ticks.saturating_mul(TICK_US)) >= OLD_US
 }
 
 /// Returns a reading without numbers that no host has.
@@ -351,19 +423,32 @@ mod tests {
     }
 
     #[test]
+    fn clock_that_is_set_changes_nothing() {
+        let server = MonitoredServer { backend: BACKEND, system_identifier: None };
+        let later = AgentReading { booted_s: 5000, ..reading() };
+        assert_eq!(server.backend_ticks(&reading(), None), Some(1000));
+        assert_eq!(server.backend_ticks(&later, None), None);
+        assert_eq!(server.backend_ticks(&later, Some(1000)), Some(1000));
+        assert_eq!(server.backend_ticks(&reading(), Some(999)), None);
+        let process = reading().processes[0];
+        assert!(!is_old(&process));
+        assert!(is_old(&ProcessReading { at_us: 70_000_000, ..process }));
+    }
+
+    #[test]
     fn reading_is_of_the_sampled_server() {
         let server = |identifier: Option<&str>, pid, started_us| MonitoredServer {
             backend: BackendProcess { pid, started_us },
             system_identifier: identifier.map(str::to_owned),
         };
         let BackendProcess { pid, started_us } = BACKEND;
-        assert_eq!(server(Some("7301"), pid, started_us).check(&reading()), Ok(()));
-        assert_eq!(server(None, pid, started_us).check(&reading()), Ok(()));
-        let refusal = server(Some("7302"), pid, started_us).check(&reading()).unwrap_err();
+        let check = |server: MonitoredServer| server.check_identifier(&reading());
+        assert_eq!(check(server(Some("7301"), pid, started_us)), Ok(()));
+        assert_eq!(check(server(None, pid, started_us)), Ok(()));
+        let refusal = check(server(Some("7302"), pid, started_us)).unwrap_err();
         assert!(refusal.contains("system identifier 7301 instead of 7302"), "{refusal}");
         for other in [server(None, 8, started_us), server(None, pid, started_us + 5_000_000)] {
-            let refusal = other.check(&reading()).unwrap_err();
-            assert!(refusal.contains("without the process"), "{refusal}");
+            assert_eq!(other.backend_ticks(&reading(), None), None);
         }
     }
 
@@ -373,7 +458,7 @@ mod tests {
         assert_eq!(parse_reading(&valid).unwrap().processes, reading().processes);
         let later = serde_json::to_vec(&AgentReading { format: 2, ..reading() }).unwrap();
         assert!(parse_reading(&later).unwrap_err().contains("another version"));
-        for reply in [&b""[..], b"{}", b"[1]", &valid[..valid.len() - 1], &[b'['; 100_000]] {
+        for reply in [&b""[..], b"{}", b"[]", &valid[..valid.len() - 1], &[b'['; 100_000]] {
             assert!(parse_reading(reply).unwrap_err().contains("not one of howdah agent"));
         }
         let invalid = String::from_utf8(valid).unwrap().replace("\"pid\":7", "\"pid\":7e99");

@@ -160,7 +160,12 @@ fn figures(
     if height >= LOW {
         lines.push(workers(snapshot));
     }
-    lines.extend(snapshot.host.as_ref().map(host));
+    // An agent's problem has a line of its own, so that its text cannot hide the server's name.
+    let problem = snapshot
+        .agent_problem
+        .as_ref()
+        .map(|problem| vec![HeaderFigure::new("agent", problem.to_string()).warn_if(true)]);
+    lines.extend(snapshot.host.as_ref().map(host).or(problem));
     lines.into_iter().map(|line| figure::line(line, theme, width)).collect()
 }
 
@@ -176,9 +181,7 @@ fn server(snapshot: &ServerSnapshot) -> Vec<HeaderFigure> {
     );
     let mut figures =
         vec![HeaderFigure::new("", name), HeaderFigure::new("up", format_duration(up))];
-    if let Some(problem) = &snapshot.agent_problem {
-        figures.push(HeaderFigure::new("agent", problem.to_string()).warn_if(true));
-    } else if snapshot.host.is_none() {
+    if snapshot.host.is_none() && snapshot.agent_problem.is_none() {
         figures.push(HeaderFigure::new("host", "n/a".to_owned()));
     }
     figures
