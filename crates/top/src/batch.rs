@@ -10,10 +10,9 @@ use std::{
 use crate::{
     AlertEngine, ColumnChoices, RowFilter, ScreenTable, ServerHealth, ServerSnapshot, TopSettings,
     history::{HistoryWriter, SnapshotHistory},
-    interactive::WatchTarget,
     output::{OutputFormat, SampleWriter, TableSample},
     rules::{Alert, UncheckedRule},
-    sampler::{SampleRequest, ServerSampler},
+    sampler::{SampleRequest, ServerSampler, WatchTarget},
     table::{ScreenKind, TableOptions},
 };
 
@@ -138,23 +137,16 @@ pub fn run(
     let (sender, updates) = channel();
     let start = |(at, watch): (usize, &WatchTarget)| {
         let sender = sender.clone();
-        let target = watch.target.with_application_name(crate::signal_plan::APPLICATION_NAME);
         let mut monitor = engine.for_server(&watch.name);
         let mut store = history_writer.map(|history_writer| history_writer.for_server(at));
         let all_views = history_writer.is_some_and(HistoryWriter::needs_all_views);
         let request = SampleRequest { all_views, sizes: all_views, ..batch.sample_request() };
-        ServerSampler::start(
-            target,
-            watch.poolers.clone(),
-            watch.agent.clone(),
-            request,
-            move |health| {
-                store.as_mut().and_then(|store| store(&health));
-                let alert_view = monitor.observe(&health);
-                // Sending fails only once the receiver is gone, at the end.
-                let _ = sender.send((at, health, alert_view));
-            },
-        )
+        ServerSampler::start(watch, request, move |health| {
+            store.as_mut().and_then(|store| store(&health));
+            let alert_view = monitor.observe(&health);
+            // Sending fails only once the receiver is gone, at the end.
+            let _ = sender.send((at, health, alert_view));
+        })
     };
     let samplers = servers.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
     let mut output = SampleWriter::new(writer, batch.format);

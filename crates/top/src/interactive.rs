@@ -20,27 +20,11 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind, MouseEventKind};
 use crate::{
     AlertEngine, Model, TopSettings,
     history::{HistoryWriter, SnapshotHistory},
-    host::AgentEndpoint,
     model::{ModelEffect, ModelMessage, StatusNotice},
-    pooler::Poolers,
-    sampler::{SampleRequest, ServerSampler, with_causes},
+    sampler::{APPLICATION_NAME, SampleRequest, ServerSampler, WatchTarget, with_causes},
     screen::{self, Palette, Theme},
-    signal_plan::APPLICATION_NAME,
     terminal::TerminalScreen,
 };
-
-/// A server to watch.
-#[derive(Clone, Debug)]
-pub struct WatchTarget {
-    /// Name by which the server is displayed.
-    pub name: String,
-    /// Address of the server, and how to log in.
-    pub target: ConnectTarget,
-    /// Poolers whose clients use the server's sessions.
-    pub poolers: Poolers,
-    /// The agent on the server's host, if one is used.
-    pub agent: Option<AgentEndpoint>,
-}
 
 /// Maximum time between redraws, because displayed ages increase.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -197,22 +181,16 @@ impl LiveServers {
             let sender = sender.clone();
             let mut monitor = engine.for_server(&watch.name);
             let mut store = history_writer.for_server(at);
-            ServerSampler::start(
-                watch.target.clone(),
-                watch.poolers.clone(),
-                watch.agent.clone(),
-                request,
-                move |health| {
-                    let recording_problem = store(&health);
-                    let alert_view = monitor.observe(&health);
-                    // Sending fails only once the receiver is gone, at the end.
-                    let _ = sender.send(ModelMessage::Health(at, health));
-                    let _ = sender.send(ModelMessage::Alerts(at, alert_view));
-                    if let Some(problem) = recording_problem {
-                        let _ = sender.send(ModelMessage::Problem(problem));
-                    }
-                },
-            )
+            ServerSampler::start(watch, request, move |health| {
+                let recording_problem = store(&health);
+                let alert_view = monitor.observe(&health);
+                // Sending fails only once the receiver is gone, at the end.
+                let _ = sender.send(ModelMessage::Health(at, health));
+                let _ = sender.send(ModelMessage::Alerts(at, alert_view));
+                if let Some(problem) = recording_problem {
+                    let _ = sender.send(ModelMessage::Problem(problem));
+                }
+            })
         };
         let samplers = servers.iter().enumerate().map(start).collect::<io::Result<_>>()?;
         let SampleRequest { all_views, full_texts: whole_texts, .. } = request;

@@ -9,8 +9,7 @@ use std::{
 use crate::{
     AlertEngine, ServerHealth,
     history::HistoryWriter,
-    interactive::WatchTarget,
-    sampler::{SampleRequest, ServerSampler},
+    sampler::{SampleRequest, ServerSampler, WatchTarget},
 };
 
 /// Monitors the servers until `should_stop` returns true. Logs for each server whether it is
@@ -29,7 +28,6 @@ pub fn run(
     let (sender, updates) = channel();
     let start = |(at, watch): (usize, &WatchTarget)| {
         let sender = sender.clone();
-        let target = watch.target.with_application_name(crate::signal_plan::APPLICATION_NAME);
         let mut monitor = engine.for_server(&watch.name);
         let mut store = history_writer.map(|history_writer| history_writer.for_server(at));
         let all_views = history_writer.is_some_and(HistoryWriter::needs_all_views);
@@ -43,22 +41,16 @@ pub fn run(
             sizes: all_views,
             session: None,
         };
-        ServerSampler::start(
-            target,
-            watch.poolers.clone(),
-            watch.agent.clone(),
-            request,
-            move |health| {
-                monitor.observe(&health);
-                store.as_mut().and_then(|store| store(&health));
-                let reason_unreachable = match health {
-                    ServerHealth::Unreachable { reason, .. } => Some(reason),
-                    ServerHealth::Connecting | ServerHealth::Read(_) => None,
-                };
-                // Sending fails only once the receiver is gone, at the end.
-                let _ = sender.send((at, reason_unreachable));
-            },
-        )
+        ServerSampler::start(watch, request, move |health| {
+            monitor.observe(&health);
+            store.as_mut().and_then(|store| store(&health));
+            let reason_unreachable = match health {
+                ServerHealth::Unreachable { reason, .. } => Some(reason),
+                ServerHealth::Connecting | ServerHealth::Read(_) => None,
+            };
+            // Sending fails only once the receiver is gone, at the end.
+            let _ = sender.send((at, reason_unreachable));
+        })
     };
     let samplers = servers.iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
     // Unknown until the first sample.

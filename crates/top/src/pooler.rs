@@ -15,7 +15,7 @@ use howdah_collect::{BackendActivity, ConsoleConnection, PooledBackend, PoolerCl
 use howdah_connect::ConnectTarget;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{sampler::with_causes, signal_plan::APPLICATION_NAME};
+use crate::sampler::{APPLICATION_NAME, with_causes};
 
 /// Maximum time that a sampler waits for its poolers.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);

@@ -28,6 +28,22 @@ use crate::{
     waits::WaitHistory,
 };
 
+/// `application_name` of this program's connections.
+pub const APPLICATION_NAME: &str = "howdah top";
+
+/// A server to watch.
+#[derive(Clone, Debug)]
+pub struct WatchTarget {
+    /// Name by which the server is displayed.
+    pub name: String,
+    /// Address of the server, and how to log in.
+    pub target: ConnectTarget,
+    /// Poolers whose clients use the server's sessions.
+    pub poolers: Poolers,
+    /// The agent on the server's host, if one is used.
+    pub agent: Option<AgentEndpoint>,
+}
+
 /// A sample of one server, with figures of its host and the clients of its poolers.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
@@ -193,19 +209,17 @@ impl ServerSampler {
     ///
     /// The thread could not be started.
     pub fn start(
-        target: ConnectTarget,
-        poolers: Poolers,
-        agent: Option<AgentEndpoint>,
+        watch: &WatchTarget,
         request: SampleRequest,
         on_change: impl FnMut(ServerHealth) + Send + 'static,
     ) -> std::io::Result<Self> {
         let control = SamplerControl { request, revision: 0, should_stop: false };
         let shared =
             Arc::new(SamplerShared { control: Mutex::new(control), changed: Condvar::new() });
-        let agent = agent.map(AgentMonitor::start).transpose()?;
+        let agent = watch.agent.clone().map(AgentMonitor::start).transpose()?;
         let worker = SamplerThread {
-            target,
-            poolers,
+            target: watch.target.with_application_name(APPLICATION_NAME),
+            poolers: watch.poolers.clone(),
             agent,
             shared: Arc::clone(&shared),
             on_change,

@@ -3,7 +3,7 @@
 
 use howdah_collect::{BackendActivity, BackendState, BackendType, SignalAction, SignalTarget};
 
-use crate::{ServerSnapshot, table::RowId, units::format_duration};
+use crate::{ServerSnapshot, sampler::APPLICATION_NAME, table::RowId, units::format_duration};
 
 /// Minimum threshold of "all slower than", in seconds: a lower one is probably a typing error, and
 /// would end ordinary work.
@@ -48,9 +48,6 @@ pub struct SignalPolicy {
     /// Whether superusers' sessions may be signalled, too.
     pub with_superusers: bool,
 }
-
-/// `application_name` of this program's connections.
-pub const APPLICATION_NAME: &str = "howdah top";
 
 impl SignalPlan {
     /// Plans signals for chosen rows. Rows that are not sessions are omitted, as are sessions that

@@ -17,10 +17,11 @@ use howdah_top::{
     AlertEngine, ColumnChoice, ColumnChoices, Palette, Poolers, RowFilter, ScreenKind, TopSettings,
     batch::{self, BatchOptions},
     history::HistoryWriter,
-    interactive::{self, WatchTarget},
+    interactive,
     keys::Keymap,
     monitor,
     output::OutputFormat,
+    sampler::WatchTarget,
     signal_plan::SignalPolicy,
 };
 

@@ -14,7 +14,7 @@ use howdah_lab::{Cluster, client_tool, skip_without_postgres};
 use howdah_top::{
     Poolers, ServerHealth, ServerSnapshot,
     interactive::send_signals,
-    sampler::{SampleRequest, ServerSampler},
+    sampler::{SampleRequest, ServerSampler, WatchTarget},
     signal_plan::{KILL_THRESHOLD_MIN, SignalPlan, SignalPolicy},
     table::RowId,
 };
@@ -88,11 +88,16 @@ fn wait_for_snapshot(
         session: None,
         full_texts: true,
     };
-    let sampler =
-        ServerSampler::start(target.clone(), Poolers::default(), None, what, move |health| {
-            // Sending fails only once the receiver is gone, at the end.
-            let _ = sender.send(health);
-        });
+    let watch = WatchTarget {
+        name: "server".to_owned(),
+        target: target.clone(),
+        poolers: Poolers::default(),
+        agent: None,
+    };
+    let sampler = ServerSampler::start(&watch, what, move |health| {
+        // Sending fails only once the receiver is gone, at the end.
+        let _ = sender.send(health);
+    });
     let sampler = sampler.unwrap();
     loop {
         if let ServerHealth::Read(snapshot) = updates.recv_timeout(Duration::from_secs(60)).unwrap()
