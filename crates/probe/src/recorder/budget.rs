@@ -54,10 +54,11 @@ impl TraceCredit {
     /// The most that is saved, in seconds of a processor.
     const LEFT_MAX: f64 = 0.02;
 
-    /// Creates a credit. `share` is a fraction of the server's processor time.
-    pub(super) fn new(share: f64) -> Self {
+    /// Creates a credit. `share` is a fraction of the server's processor time, and `server` what its
+    /// processes have needed so far, if known.
+    pub(super) fn new(share: f64, server: Option<Duration>) -> Self {
         let (spent, last) = (Duration::ZERO, Duration::ZERO);
-        Self { share, left: 0.0, spent, last, server: None }
+        Self { share, left: 0.0, spent, last, server }
     }
 
     /// Returns the fraction of the server's processor time.
@@ -97,7 +98,7 @@ impl TraceCredit {
 
 #[test]
 fn tracing_costs_a_share_of_what_the_server_needs() {
-    let mut credit = TraceCredit::new(0.015);
+    let mut credit = TraceCredit::new(0.015, Some(Duration::ZERO));
     let (mut server, mut traced, mut is_traced) = (Duration::ZERO, 0, true);
     // A second of tracing costs 5 ms, and the server needs 100 ms in a second.
     for _ in 0..1000 {
@@ -111,7 +112,7 @@ fn tracing_costs_a_share_of_what_the_server_needs() {
     }
     assert!((290..=310).contains(&traced), "{traced} seconds were traced");
     // Where the server does much else, tracing never rests.
-    let mut credit = TraceCredit::new(0.015);
+    let mut credit = TraceCredit::new(0.015, Some(Duration::ZERO));
     for second in 1..100 {
         credit.spend(Duration::from_millis(5));
         credit.next_second(Some(Duration::from_secs(second)));

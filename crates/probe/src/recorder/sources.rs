@@ -126,7 +126,7 @@ impl Sources {
             extension: extension.ok(),
             cost_of_lock: cost_of_lock.unwrap_or_default(),
             budget: TraceBudget::new(options.budget),
-            credit: TraceCredit::new(options.server_budget),
+            credit: TraceCredit::new(options.server_budget, server.cpu_time().ok()),
             pause: None,
             is_pausing_noted: false,
             checkpoints,
