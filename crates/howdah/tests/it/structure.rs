@@ -54,7 +54,7 @@ const CIRCLES: &[(&str, usize)] = &[
     ("pool-config", 8),
     ("stats", 2),
     ("statsd", 7),
-    ("top", 11),
+    ("top", 10),
     ("warm", 6),
 ];
 

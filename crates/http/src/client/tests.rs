@@ -161,9 +161,17 @@ fn body_of_a_get_is_limited() {
         let blocks = (0..).take_while(is_open).count();
         (request, blocks)
     });
-    let reply = endpoint.get(100_000, Instant::now() + REQUEST_TIMEOUT).unwrap();
-    assert_eq!(reply.len(), 100_000);
+    let error = endpoint.get(100_000, Instant::now() + REQUEST_TIMEOUT).unwrap_err();
+    assert!(error.to_string().contains("more than 100000 bytes"), "{error}");
     let (request, blocks) = server.join().unwrap();
     assert!(request.starts_with("GET /secret?token=secret HTTP/1.1\r\n"), "{request}");
     assert!(blocks > 24);
+    // A reply that ends early is an error, too.
+    let (endpoint, server) = serve_one(|mut stream| {
+        read_until(&mut stream, "\r\n\r\n");
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+    });
+    let outcome = endpoint.get(100, Instant::now() + REQUEST_TIMEOUT);
+    assert!(outcome.is_err(), "{outcome:?}");
+    server.join().unwrap();
 }
