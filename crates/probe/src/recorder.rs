@@ -35,6 +35,7 @@ mod sources;
 mod totals;
 mod trigger;
 mod wait_circles;
+mod wait_graph;
 mod writer;
 
 use std::{

@@ -47,12 +47,8 @@ pub struct RecordingReport {
     phases: Vec<PhaseDocument>,
     seconds: Vec<SecondDocument>,
     database_time: BTreeMap<&'static str, Vec<TimeShareDocument>>,
-    deadlocks: Vec<DeadlockDocument>,
-    deadlocks_omitted: usize,
-    wait_circles: Vec<DeadlockDocument>,
-    wait_circles_omitted: usize,
-    unseen_deadlocks: Vec<UnseenDeadlocksDocument>,
-    unseen_deadlocks_omitted: usize,
+    #[serde(flatten)]
+    deadlocks: DeadlocksDocument,
     counters: Vec<CountersDocument>,
     pressure: Vec<PressureDocument>,
     triggers: Vec<ThresholdDocument>,
@@ -101,6 +97,16 @@ struct TimeShareDocument {
     session_seconds: f64,
     share: f64,
     main_event: String,
+}
+
+#[derive(Debug, Serialize)]
+struct DeadlocksDocument {
+    deadlocks: Vec<DeadlockDocument>,
+    deadlocks_omitted: usize,
+    wait_circles: Vec<DeadlockDocument>,
+    wait_circles_omitted: usize,
+    unseen_deadlocks: Vec<UnseenDeadlocksDocument>,
+    unseen_deadlocks_omitted: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -297,13 +303,6 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         records,
     } = window.lost;
     let unreadable = window.unreadable;
-    let DeadlockHistory { deadlocks, circles, unseen } = deadlocks(window);
-    let omitted = |count: usize| count.saturating_sub(DEADLOCKS_MAX);
-    let [deadlocks_omitted, wait_circles_omitted, unseen_deadlocks_omitted] =
-        [deadlocks.len(), circles.len(), unseen.len()].map(omitted);
-    let unseen = unseen.into_iter().take(DEADLOCKS_MAX).map(|UnseenDeadlocks { span, count }| {
-        UnseenDeadlocksDocument { from_us: span.from_us, to_us: span.to_us, count }
-    });
     RecordingReport {
         format: "howdah-flight",
         version: VERSION,
@@ -330,12 +329,7 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
             .collect(),
         seconds: window.seconds.iter().map(|second| second_document(window, second)).collect(),
         database_time: database_time(window),
-        deadlocks: deadlocks.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
-        deadlocks_omitted,
-        wait_circles: circles.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
-        wait_circles_omitted,
-        unseen_deadlocks_omitted,
-        unseen_deadlocks: unseen.collect(),
+        deadlocks: deadlocks_document(&deadlocks(window)),
         counters: window.counters.iter().map(counters_document).collect(),
         pressure: window.pressures.iter().map(pressure_document).collect(),
         triggers: window
@@ -392,6 +386,22 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
 
 fn known(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
+}
+
+fn deadlocks_document(history: &DeadlockHistory) -> DeadlocksDocument {
+    let DeadlockHistory { deadlocks, circles, unseen } = history;
+    let omitted = |count: usize| count.saturating_sub(DEADLOCKS_MAX);
+    let unseen_document = |UnseenDeadlocks { span, count }: &UnseenDeadlocks| {
+        UnseenDeadlocksDocument { from_us: span.from_us, to_us: span.to_us, count: *count }
+    };
+    DeadlocksDocument {
+        deadlocks: deadlocks.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
+        deadlocks_omitted: omitted(deadlocks.len()),
+        wait_circles: circles.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
+        wait_circles_omitted: omitted(circles.len()),
+        unseen_deadlocks: unseen.iter().take(DEADLOCKS_MAX).map(unseen_document).collect(),
+        unseen_deadlocks_omitted: omitted(unseen.len()),
+    }
 }
 
 fn deadlock_document(WaitCircle { span, members }: &WaitCircle) -> DeadlockDocument {

@@ -3,7 +3,7 @@
 
 use howdah_collect::sanitized_line;
 
-use super::{bytes::packed, wait_circles::circles};
+use super::{bytes::packed, wait_graph::circles};
 
 /// Maximum number of sessions per record: blockers first, then sessions that wait for locks, then
 /// the longest statements.
