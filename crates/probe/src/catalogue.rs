@@ -112,7 +112,7 @@ pub const PROBES: &[ProbeEntry] = &[
     },
     ProbeEntry {
         name: "spins",
-        description: "spin delays, waits for spinlocks: the same, by function, file and line of the caller",
+        description: "spin delays, waits for spinlocks: the same, by function, file and line of the caller; lengthens them, for short looks only",
         sources: &[ProbeSource::Bpf],
         cost: CostClass::Waits,
         target: ProbeTarget::Calls(durations::ProbeMetric::Spins),

@@ -34,6 +34,8 @@ mod session_records;
 mod sources;
 mod totals;
 mod trigger;
+mod wait_circles;
+mod wait_graph;
 mod writer;
 
 use std::{
@@ -63,8 +65,9 @@ pub use self::{
     recording::{FlightRecording, RecordingReadError},
     ring::RecordingFileError,
     session_records::{
-        BLOCKERS_MAX, HostPressure, NamedFile, RecordedCounters, RecordedSession, RecordedSessions,
-        SESSIONS_MAX, STATEMENT_BYTES_MAX, SessionGroup, StatementText,
+        BLOCKERS_MAX, HostPressure, MemberWait, NamedFile, RecordedCircles, RecordedCounters,
+        RecordedSession, RecordedSessions, SESSIONS_MAX, STATEMENT_BYTES_MAX, SessionGroup,
+        StatementText,
     },
     totals::{RecorderEvent, RecordingTotals},
     trigger::{
@@ -518,8 +521,9 @@ impl FlightRecorder {
                 FlightRecord::Sessions(sessions) => {
                     FlightRecord::Sessions(RecordedSessions { at_us, ..sessions })
                 }
-                FlightRecord::WaitCircle(sessions) => {
-                    FlightRecord::WaitCircle(RecordedSessions { at_us, ..sessions })
+                FlightRecord::WaitCircle(circles) => {
+                    let sessions = RecordedSessions { at_us, ..circles.sessions };
+                    FlightRecord::WaitCircle(RecordedCircles { sessions, ..circles })
                 }
                 FlightRecord::Counters(counters) => {
                     FlightRecord::Counters(RecordedCounters { at_us, ..counters })

@@ -59,7 +59,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time from a lookup that failed to the next one in the same database. It doubles with each
 /// further failure, up to the maximum: each may take as long as [`QUERY_TIMEOUT`].
 const FAILURE_INTERVAL: Duration = Duration::from_secs(5);
-const FAILURE_INTERVAL_MAX: Duration = Duration::from_secs(300);
+const FAILURE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 impl RelationNames {
     /// Creates a lookup that finds the names of databases in this session, and opens another

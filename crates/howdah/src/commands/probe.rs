@@ -55,7 +55,8 @@ commands! {
         ///
         /// Prints a line per second for each position in the server's source that waited, and all
         /// at the end. Locks of buffer headers and of the queues of lightweight locks are not
-        /// spinlocks of this kind, and not counted.
+        /// spinlocks of this kind, and not counted. The traced function returns with the spinlock
+        /// taken, so tracing lengthens the delays: use it for short looks.
         Spins(durations::Args) => |args, ctx| durations::run(ProbeMetric::Spins, args, ctx),
         /// Measure how long reads, writes and extensions of relation files take, by relation.
         ///

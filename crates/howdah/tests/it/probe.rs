@@ -519,7 +519,9 @@ fn profile_goes_on_without_a_process_that_cannot_be_recorded() {
     if !Capabilities::current().may_trace() {
         return;
     }
-    let Some(cluster) = start_cluster("profile at its limit") else { return };
+    // Workers of autovacuum are processes, too.
+    let built = Cluster::builder().setting("autovacuum", "off").start();
+    let Some(cluster) = skip_without_postgres("profile at its limit", built) else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(howdah(folder.path()).get_program());
     command.args(["probe", "profile", &cluster.uri("postgres"), "--format", "ndjson"]);
@@ -536,5 +538,5 @@ fn profile_goes_on_without_a_process_that_cannot_be_recorded() {
     let mut rest = String::new();
     messages.read_to_string(&mut rest).unwrap();
     assert!(probe.wait().unwrap().success(), "{rest}");
-    assert!(rest.contains("1 processes not recorded"), "{rest}");
+    assert!(rest.contains(" not recorded, at least not from "), "{rest}");
 }

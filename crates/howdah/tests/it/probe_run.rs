@@ -7,7 +7,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
@@ -239,21 +239,32 @@ fn deadlock_is_recorded_with_its_sessions() {
         wait_until("two samples", TIMEOUT, || {
             document(folder)["counters"].as_array().unwrap().len() >= 2
         });
-        let pids = deadlock(&cluster, "3s");
-        // This one is over before most samples.
-        deadlock(&cluster, "10ms");
-        wait_until("both to be counted", TIMEOUT, || {
-            let document = document(folder);
+        // A busy machine may be too late for a circle, or for its confirmation.
+        let deadline = Instant::now() + TIMEOUT;
+        let mut pids = Vec::new();
+        let count = |document: &Value| {
             let counters = document["counters"].as_array().unwrap().iter();
-            counters.map(|row| row["deadlocks"].as_u64().unwrap()).sum::<u64>() == 2
-        });
+            counters.map(|row| row["deadlocks"].as_u64().unwrap()).sum::<u64>()
+        };
+        while document(folder)["deadlocks"].as_array().unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "no deadlock of {} is recorded", pids.len());
+            pids.push(deadlock(&cluster, "2s"));
+            wait_until("the deadlock to be counted", TIMEOUT, || {
+                count(&document(folder)) == pids.len() as u64
+            });
+        }
+        // This one is over before most samples.
+        pids.push(deadlock(&cluster, "10ms"));
+        wait_until("all to be counted", TIMEOUT, || count(&document(folder)) == pids.len() as u64);
         running.terminate();
         let document = document(folder);
         let seen = document["deadlocks"].as_array().unwrap();
         let first = &seen[0];
-        assert_eq!(first["is_counted"], true, "{first}");
         let members = first["members"].as_array().unwrap();
         assert_eq!(members.len(), 2, "{first}");
+        let is_of = |pids: &&[i32; 2]| members.iter().any(|member| member["pid"] == pids[0]);
+        let total = pids.len() as u64;
+        let pids = pids.iter().find(is_of).expect("a deadlock of these sessions");
         for (at, application, statement) in [
             (0, "buyer", "update item set price = price + ? where id = ?"),
             (1, "seller", "delete from item where id = ?"),
@@ -271,10 +282,10 @@ fn deadlock_is_recorded_with_its_sessions() {
         }
         let unseen = document["unseen_deadlocks"].as_array().unwrap().iter();
         let unseen: u64 = unseen.map(|row| row["count"].as_u64().unwrap()).sum();
-        let counted = seen.iter().filter(|deadlock| deadlock["is_counted"] == true).count();
-        assert_eq!(counted as u64 + unseen, 2, "{seen:?}");
+        assert_eq!(seen.len() as u64 + unseen, total, "{seen:?}");
         let findings = document["findings"].as_array().unwrap();
-        let finding = findings.iter().find(|finding| finding["text"] == "2 deadlocks").unwrap();
+        let title = format!("{total} deadlocks");
+        let finding = findings.iter().find(|finding| finding["text"] == *title).unwrap();
         assert!(finding["evidence"].as_str().unwrap().contains("postgres.public.item"));
         let text = report(folder, &["--html", "a.html"]);
         let page = fs::read_to_string(folder.join("a.html")).unwrap();
@@ -283,13 +294,11 @@ fn deadlock_is_recorded_with_its_sessions() {
             assert!(text.contains(part) && page.contains(part), "{part}: {text}");
         }
         assert_eq!(text.contains("which no sample saw"), unseen > 0, "{text}");
-        // Samples between those of each second saw it, too.
+        // A circle is recorded once, or every few seconds, although more samples see it.
         let recording = FlightRecording::open(&folder.join("a.rec")).unwrap();
-        let is_circle = |record: &FlightRecord| match record {
-            FlightRecord::WaitCircle(sessions) => sessions.rows.len() == 2,
-            _ => false,
-        };
-        assert!(recording.records.iter().any(is_circle));
+        let is_circle = |record: &&FlightRecord| matches!(record, FlightRecord::WaitCircle(_));
+        let circles = recording.records.iter().filter(is_circle).count();
+        assert!((1..=total as usize).contains(&circles), "{circles} records of {total} deadlocks");
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     culprits::Culprit,
-    deadlocks::{CircleMember, UnseenDeadlocks, WaitCircle, deadlocks},
+    deadlocks::{CircleMember, DeadlockHistory, UnseenDeadlocks, WaitCircle, deadlocks},
     story::story,
     summary::summarize,
     time_by::{TimeDimension, TimeShare, database_time_by},
@@ -24,6 +24,8 @@ use crate::{
 };
 /// Value of the report's `version` field.
 pub const VERSION: u32 = 1;
+/// Maximum number of deadlocks in the report, and of circles.
+const DEADLOCKS_MAX: usize = 20;
 
 /// The report on a recording, serialized as one JSON document.
 #[derive(Debug, Serialize)]
@@ -45,8 +47,8 @@ pub struct RecordingReport {
     phases: Vec<PhaseDocument>,
     seconds: Vec<SecondDocument>,
     database_time: BTreeMap<&'static str, Vec<TimeShareDocument>>,
-    deadlocks: Vec<DeadlockDocument>,
-    unseen_deadlocks: Vec<UnseenDeadlocksDocument>,
+    #[serde(flatten)]
+    deadlocks: DeadlocksDocument,
     counters: Vec<CountersDocument>,
     pressure: Vec<PressureDocument>,
     triggers: Vec<ThresholdDocument>,
@@ -98,10 +100,19 @@ struct TimeShareDocument {
 }
 
 #[derive(Debug, Serialize)]
+struct DeadlocksDocument {
+    deadlocks: Vec<DeadlockDocument>,
+    deadlocks_omitted: usize,
+    wait_circles: Vec<DeadlockDocument>,
+    wait_circles_omitted: usize,
+    unseen_deadlocks: Vec<UnseenDeadlocksDocument>,
+    unseen_deadlocks_omitted: usize,
+}
+
+#[derive(Debug, Serialize)]
 struct DeadlockDocument {
     from_us: i64,
     to_us: i64,
-    is_counted: bool,
     members: Vec<DeadlockMemberDocument>,
 }
 
@@ -292,10 +303,6 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
         records,
     } = window.lost;
     let unreadable = window.unreadable;
-    let deadlocks = deadlocks(window);
-    let unseen = deadlocks.unseen.into_iter().map(|UnseenDeadlocks { span, count }| {
-        UnseenDeadlocksDocument { from_us: span.from_us, to_us: span.to_us, count }
-    });
     RecordingReport {
         format: "howdah-flight",
         version: VERSION,
@@ -322,8 +329,7 @@ pub fn report(window: &RecordingWindow) -> RecordingReport {
             .collect(),
         seconds: window.seconds.iter().map(|second| second_document(window, second)).collect(),
         database_time: database_time(window),
-        deadlocks: deadlocks.circles.into_iter().map(deadlock_document).collect(),
-        unseen_deadlocks: unseen.collect(),
+        deadlocks: deadlocks_document(&deadlocks(window)),
         counters: window.counters.iter().map(counters_document).collect(),
         pressure: window.pressures.iter().map(pressure_document).collect(),
         triggers: window
@@ -382,23 +388,40 @@ fn known(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn deadlock_document(WaitCircle { span, members, is_counted }: WaitCircle) -> DeadlockDocument {
-    let member = |member: CircleMember| DeadlockMemberDocument {
+fn deadlocks_document(history: &DeadlockHistory) -> DeadlocksDocument {
+    let DeadlockHistory { deadlocks, circles, unseen } = history;
+    let omitted = |count: usize| count.saturating_sub(DEADLOCKS_MAX);
+    let unseen_document = |UnseenDeadlocks { span, count }: &UnseenDeadlocks| {
+        UnseenDeadlocksDocument { from_us: span.from_us, to_us: span.to_us, count: *count }
+    };
+    DeadlocksDocument {
+        deadlocks: deadlocks.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
+        deadlocks_omitted: omitted(deadlocks.len()),
+        wait_circles: circles.iter().take(DEADLOCKS_MAX).map(deadlock_document).collect(),
+        wait_circles_omitted: omitted(circles.len()),
+        unseen_deadlocks: unseen.iter().take(DEADLOCKS_MAX).map(unseen_document).collect(),
+        unseen_deadlocks_omitted: omitted(unseen.len()),
+    }
+}
+
+fn deadlock_document(WaitCircle { span, members }: &WaitCircle) -> DeadlockDocument {
+    let known = |text: &str| known(text.to_owned());
+    let member = |member: &CircleMember| DeadlockMemberDocument {
         pid: member.pid,
-        waits_for: member.waits_for,
-        kind: known(member.kind),
-        user: known(member.user),
-        database: known(member.database),
-        application: known(member.application),
-        client: known(member.client),
-        statement: known(member.statement),
-        lock: known(member.lock),
-        mode: known(member.mode),
-        relation: member.relation,
+        waits_for: member.waits_for.clone(),
+        kind: known(&member.kind),
+        user: known(&member.user),
+        database: known(&member.database),
+        application: known(&member.application),
+        client: known(&member.client),
+        statement: known(&member.statement),
+        lock: known(&member.lock),
+        mode: known(&member.mode),
+        relation: member.relation.as_deref().map(str::to_owned),
         transaction_seconds: member.transaction_ms.map(|ms| ms as f64 / 1e3),
     };
-    let members = members.into_iter().map(member).collect();
-    DeadlockDocument { from_us: span.from_us, to_us: span.to_us, is_counted, members }
+    let members = members.iter().map(member).collect();
+    DeadlockDocument { from_us: span.from_us, to_us: span.to_us, members }
 }
 
 fn culprit_document(culprit: Culprit) -> CulpritDocument {

@@ -6,8 +6,9 @@ use crate::{
     checkpoints::CheckpointPhase,
     recorder::{
         BLOCKERS_MAX, ExtensionTotals, FlightRecord, FlightRecording, HostPressure, LostCounts,
-        RecordedCounters, RecordedSecond, RecordedSessions, RecordingEnded, RecordingNote,
-        RecordingStarted, RelationWaits, SESSIONS_MAX, SweepTotals, ThresholdCrossed, TracedCalls,
+        RecordedCircles, RecordedCounters, RecordedSecond, RecordedSessions, RecordingEnded,
+        RecordingNote, RecordingStarted, RelationWaits, SESSIONS_MAX, SweepTotals,
+        ThresholdCrossed, TracedCalls,
     },
     waits::TimeCategory,
 };
@@ -28,9 +29,8 @@ pub struct RecordingWindow {
     pub seconds: Vec<RecordedSecond>,
     /// Samples of sessions, in time order. Moments at which all sessions idled have none.
     pub sessions: Vec<RecordedSessions>,
-    /// Further samples, in time order, in which sessions waited in a circle. They have only these
-    /// sessions, and stand for no time.
-    pub circles: Vec<RecordedSessions>,
+    /// Sessions that waited in circles, in time order.
+    pub circles: Vec<RecordedCircles>,
     /// Growth of the server's counters, in time order.
     pub counters: Vec<RecordedCounters>,
     /// Pressure on the host, in time order.
@@ -147,7 +147,7 @@ impl RecordingWindow {
         }
         window.seconds.sort_by_key(|second| second.at_us);
         window.sessions.sort_by_key(|sessions| sessions.at_us);
-        window.circles.sort_by_key(|sessions| sessions.at_us);
+        window.circles.sort_by_key(|circles| circles.sessions.at_us);
         window.counters.sort_by_key(|counters| counters.at_us);
         window.pressures.sort_by_key(|pressure| pressure.at_us);
         let end_us = window.span().to_us;
@@ -162,6 +162,7 @@ impl RecordingWindow {
     fn add(&mut self, record: &FlightRecord, span: TimeSpan, open: &mut BTreeMap<u32, PhaseSpan>) {
         // Names, texts and start records apply to the whole recording.
         match record {
+            _ if !has_short_names(record) => self.unreadable += 1,
             FlightRecord::NamedRelation(named) => {
                 self.names.insert((named.database, named.relation), named.name.clone());
             }
@@ -204,7 +205,7 @@ impl RecordingWindow {
                 });
             }
             FlightRecord::Sessions(sessions) => self.sessions.push(sessions.clone()),
-            FlightRecord::WaitCircle(sessions) => self.circles.push(sessions.clone()),
+            FlightRecord::WaitCircle(circles) => self.circles.push(circles.clone()),
             FlightRecord::Counters(counters) => self.counters.push(*counters),
             FlightRecord::Pressure(pressure) => self.pressures.push(*pressure),
             FlightRecord::ThresholdCrossed(crossing) => self.crossings.push(*crossing),
@@ -365,7 +366,6 @@ fn episodes(recording: &FlightRecording) -> Vec<TimeSpan> {
 fn is_plausible(record: &FlightRecord) -> bool {
     /// The year 3000, in microseconds since 1970.
     const LATEST_US: i64 = 32_503_680_000_000_000;
-    const DAY_US: u64 = 86_400_000_000;
     let is_of_our_time = (0..LATEST_US).contains(&record_time_us(record));
     is_of_our_time
         && match record {
@@ -374,26 +374,46 @@ fn is_plausible(record: &FlightRecord) -> bool {
             }
             FlightRecord::PhaseEnded(ended) => ended.duration_us <= 365 * DAY_US,
             FlightRecord::Counters(counters) => is_plausible_growth(counters),
-            FlightRecord::Sessions(sessions) | FlightRecord::WaitCircle(sessions) => {
-                let is_small = |number: u64| number <= COUNT_MAX;
-                sessions.elapsed_us <= DAY_US
-                    && sessions.rows.len() <= SESSIONS_MAX
-                    && sessions.rows.iter().all(|row| {
-                        row.blockers.len() <= BLOCKERS_MAX
-                            && row.age_ms <= COUNT_MAX
-                            && row.transaction_ms.is_none_or(is_small)
-                            && row.temp_bytes <= BYTES_MAX
-                    })
-                    && is_small(sessions.omitted)
-                    && sessions
-                        .groups
-                        .iter()
-                        .all(|group| is_small(group.sessions) && is_small(group.started))
+            FlightRecord::Sessions(sessions) => are_plausible_sessions(sessions),
+            FlightRecord::WaitCircle(circles) => {
+                circles.waits.len() == circles.sessions.rows.len()
+                    && are_plausible_sessions(&circles.sessions)
             }
             _ => true,
         }
 }
 
+/// Maximum length of a name or of a statement in a recording, in bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Whether the names of a record are short enough. Reports repeat them often.
+fn has_short_names(record: &FlightRecord) -> bool {
+    let is_short = |name: &String| name.len() <= NAME_BYTES_MAX;
+    match record {
+        FlightRecord::NamedRelation(named) => is_short(&named.name),
+        FlightRecord::NamedFile(named) => is_short(&named.name),
+        FlightRecord::StatementText(statement) => is_short(&statement.text),
+        FlightRecord::Sessions(sessions) => sessions.names.iter().all(is_short),
+        FlightRecord::WaitCircle(circles) => circles.sessions.names.iter().all(is_short),
+        _ => true,
+    }
+}
+
+fn are_plausible_sessions(sessions: &RecordedSessions) -> bool {
+    let is_small = |number: u64| number <= COUNT_MAX;
+    sessions.elapsed_us <= DAY_US
+        && sessions.rows.len() <= SESSIONS_MAX
+        && sessions.rows.iter().all(|row| {
+            row.blockers.len() <= BLOCKERS_MAX
+                && row.age_ms <= COUNT_MAX
+                && row.transaction_ms.is_none_or(is_small)
+                && row.temp_bytes <= BYTES_MAX
+        })
+        && is_small(sessions.omitted)
+        && sessions.groups.iter().all(|group| is_small(group.sessions) && is_small(group.started))
+}
+
+const DAY_US: u64 = 86_400_000_000;
 /// Largest plausible number of events in a sample, and of milliseconds or microseconds: sums over
 /// the records of the largest file do not overflow.
 const COUNT_MAX: u64 = 1 << 36;
@@ -436,7 +456,8 @@ fn record_time_us(record: &FlightRecord) -> i64 {
         FlightRecord::TracedCalls(record) => record.at_us,
         FlightRecord::Note(record) => record.at_us,
         FlightRecord::Ended(record) => record.at_us,
-        FlightRecord::Sessions(record) | FlightRecord::WaitCircle(record) => record.at_us,
+        FlightRecord::Sessions(record) => record.at_us,
+        FlightRecord::WaitCircle(record) => record.sessions.at_us,
         FlightRecord::Counters(record) => record.at_us,
         FlightRecord::Pressure(record) => record.at_us,
         FlightRecord::NamedRelation(_)

@@ -18,7 +18,7 @@ pub struct CallerId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallerArgs {
     pub(super) file: u64,
-    pub(super) line: u64,
+    pub(super) line: u32,
     pub(super) function: u64,
 }
 
@@ -28,7 +28,8 @@ pub(super) struct Callers {
     /// Memory of the postmaster, which has the strings of the binary and of preloaded libraries at
     /// the same addresses as its children.
     postmaster: ProcessMemory,
-    ids: HashMap<CallerArgs, CallerId>,
+    /// `None` for a position that cannot be read.
+    ids: HashMap<CallerArgs, Option<CallerId>>,
     names: Vec<String>,
 }
 
@@ -46,18 +47,22 @@ impl Callers {
     /// cannot be read.
     pub(super) fn resolve(&mut self, pid: u32, args: CallerArgs) -> Option<CallerId> {
         if let Some(id) = self.ids.get(&args) {
-            return Some(*id);
+            return *id;
         }
-        if self.names.len() >= CALLERS_MAX {
+        if self.ids.len() >= CALLERS_MAX {
             return None;
         }
-        // The process may have exited, and a library may be loaded in it only.
-        let own = ProcessMemory::for_pid(pid);
-        let name = caller_name(own, args).or_else(|| caller_name(self.postmaster, args))?;
-        let id = CallerId(u32::try_from(self.names.len()).ok()?);
-        self.names.push(name);
+        // The process may have exited, but only it has the strings of a library that it has loaded
+        // itself.
+        let name = caller_name(self.postmaster, args)
+            .or_else(|| caller_name(ProcessMemory::for_pid(pid), args));
+        let id = name.and_then(|name| {
+            let id = CallerId(u32::try_from(self.names.len()).ok()?);
+            self.names.push(name);
+            Some(id)
+        });
         self.ids.insert(args, id);
-        Some(id)
+        id
     }
 
     pub(super) fn name(&self, id: CallerId) -> Option<&str> {
@@ -68,8 +73,7 @@ impl Callers {
 fn caller_name(memory: ProcessMemory, args: CallerArgs) -> Option<String> {
     let text = |address| memory.text(address, TEXT_MAX).ok().filter(|text| !text.is_empty());
     let (file, function) = (text(args.file)?, text(args.function)?);
-    // An `int` in a 64-bit register.
-    Some(position(&file, args.line as u32, &function))
+    Some(position(&file, args.line, &function))
 }
 
 /// Formats a position as `XLogInsertRecord (xlog.c:950)`.
@@ -92,16 +96,17 @@ fn position_has_the_file_without_its_folders() {
 fn callers_are_read_once_and_unreadable_ones_are_unknown() {
     let pid = std::process::id();
     let (file, function) = (c"src/a.c", c"acquire");
-    let args = CallerArgs {
-        file: file.as_ptr() as u64,
-        // The upper half of the register is undefined.
-        line: 7 | 5 << 32,
-        function: function.as_ptr() as u64,
-    };
+    let args =
+        CallerArgs { file: file.as_ptr() as u64, line: 7, function: function.as_ptr() as u64 };
     let mut callers = Callers::new(ProcessMemory::for_pid(pid));
     // The process is gone: the postmaster has the same strings.
     let id = callers.resolve(u32::MAX, args).expect("strings of this process can be read");
     assert_eq!(callers.name(id), Some("acquire (a.c:7)"));
     assert_eq!(callers.resolve(pid, args), Some(id));
-    assert_eq!(callers.resolve(pid, CallerArgs { file: 8, ..args }), None);
+    let unreadable = CallerArgs { file: 8, ..args };
+    assert_eq!([callers.resolve(pid, unreadable), callers.resolve(pid, unreadable)], [None; 2]);
+    assert_eq!(callers.ids.len(), 2);
+    // A library that the postmaster has not loaded.
+    let mut callers = Callers::new(ProcessMemory::for_pid(u32::MAX));
+    assert!(callers.resolve(pid, args).is_some());
 }

@@ -101,8 +101,9 @@ impl CallEvent {
                 SubjectSource::Nothing => CallSubject::None,
                 SubjectSource::Lock => CallSubject::Lock(LockTag::read(words)),
                 SubjectSource::Wait => CallSubject::Wait(names.decode(first)),
+                // The line is an `int` in a 64-bit register, whose upper half is undefined.
                 SubjectSource::Caller => callers
-                    .resolve(self.pid, CallerArgs { file: one, line: two, function: three })
+                    .resolve(self.pid, CallerArgs { file: one, line: two as u32, function: three })
                     .map_or(CallSubject::None, CallSubject::Caller),
                 SubjectSource::File | SubjectSource::FileInSecondArgument => {
                     CallSubject::File { tablespace: first, database: second, filenode: third }

@@ -10,7 +10,9 @@ use howdah_codec::{ByteReader, ByteWriter as _};
 use super::{
     bytes::{Packed, RecordDecodeError, packed, packed_words},
     log_histogram::LogHistogram,
-    session_records::{HostPressure, NamedFile, RecordedCounters, RecordedSessions, StatementText},
+    session_records::{
+        HostPressure, NamedFile, RecordedCircles, RecordedCounters, RecordedSessions, StatementText,
+    },
 };
 use crate::{
     checkpoints::{CheckpointPhase, ProbeSource},
@@ -51,9 +53,9 @@ pub enum FlightRecord {
     Pressure(HostPressure),
     /// The relation of a file, which traced calls identify by numbers.
     NamedFile(NamedFile),
-    /// Sessions that wait for each other in a circle, at a moment between two samples of all
-    /// sessions. Their time since the previous sample is 0.
-    WaitCircle(RecordedSessions),
+    /// Sessions that wait for each other in circles, confirmed by two lists. Recorded when they
+    /// change, and every few seconds.
+    WaitCircle(RecordedCircles),
 }
 
 /// The start of a recording, or its resumption with a restarted server: the server and the options.
@@ -274,7 +276,7 @@ pub struct ThresholdCrossed {
 pub struct TracedCalls {
     /// Approximate start of the second, in microseconds since 1970.
     pub at_us: i64,
-    /// The traced metric: `io`, `wal`, `locks` or `spins`.
+    /// The traced metric: `io`, `wal` or `locks`.
     pub metric: String,
     /// The operation: `read`, `write`, `fsync`, …
     pub operation: String,

@@ -100,9 +100,10 @@ impl SessionLog {
                     self.standby_lag = sample.counters.replay_lag_ms.map(Duration::from_millis);
                     self.add_sample(*sample, position, repeat_bytes, &mut output);
                 }
-                SessionReport::Circle { at, sessions, statements } => {
+                SessionReport::Circle { at, circles, statements } => {
                     self.add_texts(at, statements, position, repeat_bytes, &mut output);
-                    add_sessions(at, sessions, FlightRecord::WaitCircle, &mut output);
+                    output.add_relations(&circles.sessions);
+                    output.records.push((at, FlightRecord::WaitCircle(circles)));
                 }
             }
         }
@@ -120,7 +121,8 @@ impl SessionLog {
         output.records.push((at, FlightRecord::Counters(counters)));
         self.add_texts(at, statements, position, repeat_bytes, output);
         if let Some(sessions) = sessions {
-            add_sessions(at, sessions, FlightRecord::Sessions, output);
+            output.add_relations(&sessions);
+            output.records.push((at, FlightRecord::Sessions(sessions)));
         }
     }
 
@@ -171,14 +173,10 @@ impl SessionLog {
     }
 }
 
-fn add_sessions(
-    at: Instant,
-    sessions: RecordedSessions,
-    record: fn(RecordedSessions) -> FlightRecord,
-    output: &mut SessionRecords,
-) {
-    output.relations.extend(sessions.rows.iter().filter_map(|row| row.relation));
-    output.records.push((at, record(sessions)));
+impl SessionRecords {
+    fn add_relations(&mut self, sessions: &RecordedSessions) {
+        self.relations.extend(sessions.rows.iter().filter_map(|row| row.relation));
+    }
 }
 
 /// Minimum usual number of commits per second for which their absence means something.

@@ -5,12 +5,14 @@
 //! some do not, a second one lists them. Four more run only with a reason: locks while a session
 //! waits for one, prepared transactions while one of them blocks a session, temporary files while
 //! a statement has run for a second, the slowest standby while it lags. Blockers are requested only
-//! for sessions that wait for a lock.
+//! for sessions that wait for a lock. While some do, the list is read more often:
 //!
 //! The server ends a deadlock when one of its sessions has waited for `deadlock_timeout`, a second
 //! by default, and the last of them may have begun to wait shortly before. So the sessions that are
-//! not idle are listed four times a second while a wait for a lock is new, to see whether it
-//! becomes a part of a circle.
+//! not idle are listed up to four times a second, with the same statement, while one has waited for
+//! a lock for at least 0.2 s, but not for long, to see whether it becomes a part of a circle. This
+//! takes at most 2 % of one session's time, and stops while very many sessions wait. A circle is
+//! reported only if a second list, 20 ms later, has it, too: see [`super::wait_circles`].
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,9 +31,12 @@ use howdah_collect::{
 };
 use howdah_connect::ConnectTarget;
 
-use super::session_records::{
-    BLOCKERS_MAX, RecordedCounters, RecordedSession, RecordedSessions, SESSIONS_MAX, SessionGroup,
-    StatementText,
+use super::{
+    session_records::{
+        BLOCKERS_MAX, MemberWait, RecordedCircles, RecordedCounters, RecordedSession,
+        RecordedSessions, SESSIONS_MAX, SessionGroup, StatementText,
+    },
+    wait_circles::{confirmed_members, member_wait, members_of_circles},
 };
 
 /// Reads a server's sessions until it is dropped.
@@ -49,8 +54,8 @@ pub(super) enum SessionReport {
     Connected(u32),
     /// A sample, taken about every second.
     Sample(Box<SessionSample>),
-    /// Sessions that wait in a circle, between two samples.
-    Circle { at: Instant, sessions: RecordedSessions, statements: Vec<Arc<StatementText>> },
+    /// Sessions that wait in a circle.
+    Circle { at: Instant, circles: RecordedCircles, statements: Vec<Arc<StatementText>> },
     /// Sessions can no longer be read, or can be again.
     Note(String),
 }
@@ -68,11 +73,21 @@ pub(super) struct SessionSample {
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of samples that look for circles of waits only.
+/// Interval of lists of sessions between two samples, which look for circles of waits.
 const CIRCLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Age from which a wait is not new. Its session has already looked for a deadlock, so a circle
-/// that it becomes a part of lasts until a later one does, which the next sample sees.
-const NEW_WAIT_US: i64 = 1_500_000;
+/// Ages of a wait, in microseconds, from and below which circles are looked for. A session that has
+/// waited longer has already looked for a deadlock, so a circle that it becomes a part of lasts
+/// until a later session does, which the next sample sees.
+const CIRCLE_WAIT_US: i64 = 200_000;
+const LONG_WAIT_US: i64 = 1_500_000;
+/// Pause after such a list, as a multiple of the time that the server took for it.
+const CIRCLE_PAUSES: u32 = 50;
+/// Maximum number of waiting sessions with which circles are looked for between two samples.
+const CIRCLE_WAITERS_MAX: usize = 64;
+/// Time from the list that has a circle to the one that confirms it.
+const CONFIRM_DELAY: Duration = Duration::from_millis(20);
+/// Time after which a circle that has not changed is reported again.
+const CIRCLE_REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Time from a failed connection to the next attempt.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of queued reports; further ones are dropped, and the next one covers their time.
@@ -126,8 +141,17 @@ struct SessionReader {
     /// Number of clients when groups were last recorded.
     grouped_clients: u64,
     may_list_temp_files: bool,
-    /// Whether a session has begun to wait for a lock, according to the latest sample.
-    has_new_wait: bool,
+    circle_search: CircleSearch,
+}
+
+/// The search for circles of waits.
+#[derive(Default)]
+struct CircleSearch {
+    /// Time from the latest list of sessions to the next one that looks for circles, unless a
+    /// sample is due earlier; `None` without a reason to look.
+    pause: Option<Duration>,
+    /// The members of the circles that were reported last, and when.
+    reported: Option<(HashSet<MemberWait>, Instant)>,
 }
 
 /// The previous sample of the counters.
@@ -151,7 +175,7 @@ impl SessionReader {
             baseline: None,
             grouped_clients: 0,
             may_list_temp_files: true,
-            has_new_wait: false,
+            circle_search: CircleSearch::default(),
         }
     }
 
@@ -192,8 +216,8 @@ impl SessionReader {
         }
     }
 
-    /// Waits for the next sample, and meanwhile looks for circles if a wait is new. Returns whether
-    /// to go on.
+    /// Waits for the next sample, and meanwhile looks for circles if there is a reason. Returns
+    /// whether to go on.
     fn wait_until(
         &mut self,
         due: Instant,
@@ -202,23 +226,18 @@ impl SessionReader {
     ) -> bool {
         loop {
             let left = due.saturating_duration_since(Instant::now());
-            let has_room = self.has_new_wait && left > CIRCLE_INTERVAL;
-            let pause = if has_room { CIRCLE_INTERVAL } else { left };
-            if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+            let pause = self.circle_search.pause.take().filter(|pause| *pause < left);
+            if !matches!(stop.recv_timeout(pause.unwrap_or(left)), Err(RecvTimeoutError::Timeout)) {
                 return false;
             }
-            if !has_room {
+            if pause.is_none() {
                 return true;
             }
             // After an error the next sample reports it.
-            match self.find_circles() {
-                Ok(None) => {}
-                Ok(Some(circle)) => {
-                    if !send(reports, circle) {
-                        return false;
-                    }
-                }
-                Err(_) => self.has_new_wait = false,
+            if let Ok(Some(circle)) = self.find_circles()
+                && !send(reports, circle)
+            {
+                return false;
             }
         }
     }
@@ -227,24 +246,54 @@ impl SessionReader {
     /// such sessions.
     fn find_circles(&mut self) -> Result<Option<SessionReport>, CollectError> {
         let Some(server) = &mut self.server else { return Ok(None) };
-        let at = Instant::now();
-        let mut activity = server.activity(false)?;
+        let start = Instant::now();
+        let activity = server.activity(false)?;
+        let elapsed = start.elapsed();
         self.count_own_commit();
-        self.has_new_wait = has_new_wait(&activity);
-        let all = self.sessions(&activity, &SampleDetails::default(), &mut Vec::new());
-        let members: HashSet<u32> =
-            all.circles().into_iter().flatten().map(|row| row.pid).collect();
-        let Some(server) = self.server.as_mut().filter(|_| !members.is_empty()) else {
-            return Ok(None);
+        let (circle, more) = self.confirm_circles(&activity)?;
+        self.circle_search.pause =
+            pause_before_circles(&activity).filter(|pause| *pause == CIRCLE_INTERVAL);
+        self.circle_search.extend_pause(elapsed + more);
+        Ok(circle)
+    }
+
+    /// If sessions wait in circles, lists them again, and returns the circles that are still the
+    /// same, unless they were reported shortly before; and the time that the server took.
+    fn confirm_circles(
+        &mut self,
+        activity: &Activity,
+    ) -> Result<(Option<SessionReport>, Duration), CollectError> {
+        let suspects = members_of_circles(activity);
+        let Some(server) = self.server.as_mut().filter(|_| !suspects.is_empty()) else {
+            self.circle_search.reported = None;
+            return Ok((None, Duration::ZERO));
         };
-        let details = SampleDetails { locks: server.waited_locks()?, ..SampleDetails::default() };
+        if self.circle_search.has_reported(&suspects) {
+            return Ok((None, Duration::ZERO));
+        }
+        thread::sleep(CONFIRM_DELAY);
+        let at = Instant::now();
+        let later = server.activity(false)?;
+        let taken_us = later.taken_us;
+        let members = confirmed_members(&suspects, later);
+        let is_new = !members.is_empty() && !self.circle_search.has_reported(&members);
+        let locks = if is_new { server.waited_locks()? } else { Vec::new() };
+        let elapsed = at.elapsed();
         self.count_own_commit();
-        activity
-            .backends
-            .retain(|backend| u32::try_from(backend.pid).is_ok_and(|pid| members.contains(&pid)));
+        if !is_new {
+            return Ok((None, elapsed));
+        }
+        self.count_own_commit();
+        let waits: HashMap<u32, MemberWait> =
+            members.iter().map(member_wait).map(|wait| (wait.pid, wait)).collect();
+        self.circle_search.reported = Some((waits.values().copied().collect(), at));
+        let details = SampleDetails { locks, ..SampleDetails::default() };
         let mut statements = Vec::new();
-        let sessions = self.sessions(&activity, &details, &mut statements);
-        Ok(Some(SessionReport::Circle { at, sessions, statements }))
+        let members = Activity { taken_us, backends: members };
+        let sessions = self.sessions(&members, &details, &mut statements);
+        let waits = sessions.rows.iter().filter_map(|row| waits.get(&row.pid).copied()).collect();
+        let circles = RecordedCircles { sessions, taken_us, waits };
+        Ok((Some(SessionReport::Circle { at, circles, statements }), elapsed))
     }
 
     fn count_own_commit(&mut self) {
@@ -305,13 +354,16 @@ impl SessionReader {
         let (busy, clients) = (vitals.busy, vitals.clients);
         self.baseline = Some(CounterBaseline { at, vitals, own_commits, replayed_at });
         let mut sample = SessionSample { at, counters, sessions: None, statements: Vec::new() };
-        self.has_new_wait = false;
+        self.circle_search.pause = None;
         let has_requests = counters.requested_checkpoints > 0;
         if busy == 0 && !has_changed && !is_lagging && !has_requests {
+            self.circle_search.reported = None;
             return Ok(sample);
         }
         // A session that requested a checkpoint may idle again.
+        let start = Instant::now();
         let mut activity = server.activity(has_requests)?;
+        let listing_time = start.elapsed();
         own_commits += 1;
         let is_replay = |backend: &&mut BackendActivity| {
             backend.kind.as_ref().is_some_and(|kind| kind.as_str() == STARTUP)
@@ -334,7 +386,6 @@ impl SessionReader {
             details.standby = server.slowest_standby()?;
             own_commits += 1;
         }
-        self.has_new_wait = has_new_wait(&activity);
         if activity.backends.iter().any(is_blocked) {
             details.locks = server.waited_locks()?;
             own_commits += 1;
@@ -365,6 +416,12 @@ impl SessionReader {
         }
         if has_changed {
             self.grouped_clients = clients;
+        }
+        // A failed connection is found by the next sample.
+        if let Ok((circle, more)) = self.confirm_circles(&activity) {
+            self.circle_search.pause = pause_before_circles(&activity);
+            self.circle_search.extend_pause(listing_time + more);
+            circle.map(|circle| send(reports, circle));
         }
         let elapsed = elapsed.min(ROW_TIME_MAX);
         let mut sessions = self.sessions(&activity, &details, &mut sample.statements);
@@ -471,12 +528,35 @@ struct SampleDetails {
     is_lagging: bool,
 }
 
-/// Whether a session has begun to wait for another.
-fn has_new_wait(activity: &Activity) -> bool {
-    let since_us = activity.taken_us.saturating_sub(NEW_WAIT_US);
+impl CircleSearch {
+    /// Makes the pause long enough after lists for which the server took `elapsed`.
+    fn extend_pause(&mut self, elapsed: Duration) {
+        self.pause = self.pause.map(|pause| pause.max(elapsed * CIRCLE_PAUSES));
+    }
+
+    /// Whether circles with these members were reported last, and not long before.
+    fn has_reported(&self, members: &[BackendActivity]) -> bool {
+        self.reported.as_ref().is_some_and(|(reported, at)| {
+            at.elapsed() < CIRCLE_REPEAT_INTERVAL
+                && reported.len() == members.len()
+                && members.iter().all(|member| reported.contains(&member_wait(member)))
+        })
+    }
+}
+
+/// Returns the time after which to look for circles: [`CIRCLE_INTERVAL`] if a session has waited
+/// for a while, the time until then if one has only begun to wait. `None` if none waits, all have
+/// waited long, or too many wait.
+fn pause_before_circles(activity: &Activity) -> Option<Duration> {
+    let waiting = || activity.backends.iter().filter(|backend| !backend.blockers.is_empty());
     let began_us = |backend: &BackendActivity| backend.blocked_since_us.or(backend.since_us());
-    let mut waiting = activity.backends.iter().filter(|backend| !backend.blockers.is_empty());
-    waiting.any(|backend| began_us(backend).is_none_or(|us| us >= since_us))
+    let ages = waiting().filter_map(began_us).map(|us| activity.taken_us.saturating_sub(us));
+    let age = ages.filter(|age| *age < LONG_WAIT_US).max()?;
+    if waiting().count() > CIRCLE_WAITERS_MAX {
+        return None;
+    }
+    let left_us = (CIRCLE_WAIT_US - age.max(0)).max(0).cast_unsigned();
+    Some(if left_us == 0 { CIRCLE_INTERVAL } else { Duration::from_micros(left_us) })
 }
 
 /// Queues a report; returns whether the recorder still receives them.

@@ -1,11 +1,9 @@
 //! Records of what the server reports over SQL, once a second: its sessions, and its counters; and
 //! of the pressure on its host.
 
-use std::collections::{HashMap, HashSet};
-
 use howdah_collect::sanitized_line;
 
-use super::bytes::packed;
+use super::{bytes::packed, wait_graph::circles};
 
 /// Maximum number of sessions per record: blockers first, then sessions that wait for locks, then
 /// the longest statements.
@@ -71,6 +69,31 @@ pub struct RecordedSession {
     pub relation: Option<(u32, u32)>,
     /// Bytes of the session's temporary files.
     pub temp_bytes: u64,
+}
+
+/// Sessions that waited for each other in circles, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedCircles {
+    /// The members of the circles, with other members as their only blockers. The time since the
+    /// previous sample is 0.
+    pub sessions: RecordedSessions,
+    /// The same moment by the server's clock, in microseconds since 1970.
+    pub taken_us: i64,
+    /// The waits of the members, in the order of their rows.
+    pub waits: Vec<MemberWait>,
+}
+
+/// The identity of the wait of a member of a circle. Times are microseconds since 1970 by the
+/// server's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MemberWait {
+    /// Process id in the server's namespace.
+    pub pid: u32,
+    /// Start time of its transaction.
+    pub transaction_us: Option<i64>,
+    /// Time at which it began to wait for a lock; `None` for the leader of a parallel worker that
+    /// waits, and before PostgreSQL 14.
+    pub blocked_us: Option<i64>,
 }
 
 /// Client sessions of one user, database, application and client.
@@ -163,6 +186,8 @@ packed! {
         pid, leader, kind, database, user, application, client, state, wait, statement, age_ms,
         transaction_ms, blockers, lock, relation, temp_bytes,
     }
+    RecordedCircles { sessions, taken_us, waits }
+    MemberWait { pid, transaction_us, blocked_us }
     SessionGroup { user, database, application, client, sessions, started }
     RecordedCounters {
         at_us, elapsed_us, commits, rollbacks, deadlocks, temp_files, temp_bytes, sessions_started,
@@ -180,41 +205,13 @@ impl RecordedSessions {
     }
 
     /// Returns the circles: groups of sessions in which each waits, directly or through others, for
-    /// each; within a group from one to the next that it waits for.
+    /// each; in a group from one to the next that it waits for, as far as possible.
     pub fn circles(&self) -> Vec<Vec<&RecordedSession>> {
-        let rows: HashMap<u32, &RecordedSession> =
-            self.rows.iter().filter(|row| row.pid != 0).map(|row| (row.pid, row)).collect();
-        let blockers = |pid: u32| rows.get(&pid).map_or(&[][..], |row| &row.blockers);
-        // The sessions that one waits for, directly or through others; itself only in a circle.
-        // There are at most `SESSIONS_MAX` rows.
-        let reached = |pid: u32| {
-            let mut reached = HashSet::new();
-            let mut next = vec![pid];
-            while let Some(pid) = next.pop() {
-                next.extend(blockers(pid).iter().filter(|blocker| reached.insert(**blocker)));
-            }
-            reached
-        };
-        let reached: HashMap<u32, HashSet<u32>> =
-            rows.keys().map(|pid| (*pid, reached(*pid))).collect();
-        let is_reached = |from: u32, to: u32| reached.get(&from).is_some_and(|of| of.contains(&to));
-        let mut listed = HashSet::new();
-        let mut circles = Vec::new();
-        for row in &self.rows {
-            if !is_reached(row.pid, row.pid) || listed.contains(&row.pid) {
-                continue;
-            }
-            let mut circle = Vec::new();
-            let mut next = vec![row.pid];
-            while let Some(pid) = next.pop() {
-                if is_reached(pid, row.pid) && listed.insert(pid) {
-                    circle.extend(rows.get(&pid));
-                    next.extend(blockers(pid).iter().rev());
-                }
-            }
-            circles.push(circle);
-        }
-        circles
+        // A prepared transaction waits for none.
+        let rows: Vec<_> = self.rows.iter().filter(|row| row.pid != 0).collect();
+        let waits: Vec<_> = rows.iter().map(|row| (row.pid, &row.blockers[..])).collect();
+        let circles = circles(&waits).into_iter();
+        circles.map(|circle| circle.into_iter().map(|at| rows[at]).collect()).collect()
     }
 
     /// Returns the index of a text, which is added if it is new.

@@ -340,5 +340,6 @@ fn percent(time: Duration, report: &WaitReport) -> f64 {
 
 /// Returns a statement on one line.
 fn text(query: Option<QueryId>, source: &dyn WaitSource) -> Option<String> {
-    Some(sanitized_line(source.query(query?)?).into_owned())
+    let line = sanitized_line(source.query(query?)?);
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use howdah_probe::{
     analysis::{
-        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, database_time_by,
-        deadlocks, story, summarize,
+        PhaseSpan, RecordingWindow, TimeBucket, TimeDimension, TimeShare, WaitCircle,
+        database_time_by, deadlocks, story, summarize,
         units::{self, percent},
     },
     checkpoints::CheckpointPhase,
@@ -250,11 +250,22 @@ fn write_database_time(text: &mut String, window: &RecordingWindow) {
 /// Writes the sessions of each deadlock, with their waits and statements.
 fn write_deadlocks(text: &mut String, window: &RecordingWindow) {
     let history = deadlocks(window);
-    if history.is_empty() {
-        return;
+    if history.counted() > 0 {
+        text.push_str("\ndeadlocks:\n");
     }
-    text.push_str("\ndeadlocks:\n");
-    for circle in history.circles.iter().take(DEADLOCKS_SHOWN) {
+    write_circles(text, &history.deadlocks, "deadlocks");
+    for unseen in history.unseen.iter().take(DEADLOCKS_SHOWN) {
+        let _ = writeln!(text, "  {}", unseen.line());
+    }
+    write_omitted(text, history.unseen.len(), DEADLOCKS_SHOWN, "counts");
+    if !history.circles.is_empty() {
+        text.push_str("\ncircles of waits for which the server counted no deadlock:\n");
+    }
+    write_circles(text, &history.circles, "circles");
+}
+
+fn write_circles(text: &mut String, circles: &[WaitCircle], name: &str) {
+    for circle in circles.iter().take(DEADLOCKS_SHOWN) {
         let time = units::time_of_day(circle.span.to_us);
         let _ = writeln!(text, "  {time}  {}", circle.line());
         for member in &circle.members {
@@ -264,11 +275,7 @@ fn write_deadlocks(text: &mut String, window: &RecordingWindow) {
             }
         }
     }
-    write_omitted(text, history.circles.len(), DEADLOCKS_SHOWN, "deadlocks");
-    for unseen in history.unseen.iter().take(DEADLOCKS_SHOWN) {
-        let _ = writeln!(text, "  {}", unseen.line());
-    }
-    write_omitted(text, history.unseen.len(), DEADLOCKS_SHOWN, "counts");
+    write_omitted(text, circles.len(), DEADLOCKS_SHOWN, name);
 }
 
 fn write_traced_calls(text: &mut String, window: &RecordingWindow) {

@@ -115,7 +115,7 @@ impl ColumnChoices {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, it or a folder cannot be written.
+    /// The file cannot be read or is too long, it or a folder cannot be written.
     pub fn save(&self, screen: ScreenKind, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             howdah_files::create_dir_all(folder)?;
@@ -156,7 +156,12 @@ fn read_text(path: &Path) -> io::Result<Option<String>> {
         file => file?,
     };
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    // The rest of a longer file would be lost when it is saved.
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let reason = format!("the file is longer than {} KiB", FILE_BYTES_MAX >> 10);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
     Ok(Some(text))
 }
 
@@ -196,6 +201,12 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert_eq!(ColumnChoices::read(&path).unwrap(), (choices.clone(), Vec::new()));
+        let long = format!("# {}\nwaits=event\n", "a".repeat(64 << 10));
+        let long_path = folder.path().join("long");
+        fs::write(&long_path, &long).unwrap();
+        let error = choices.save(ScreenKind::Waits, &long_path).unwrap_err();
+        assert_eq!(error.to_string(), "the file is longer than 64 KiB");
+        assert_eq!(fs::read_to_string(&long_path).unwrap(), long);
         assert!(choices.is_visible(ScreenKind::Activity, "pid"));
         assert!(!choices.is_visible(ScreenKind::Activity, "user"));
         assert!(choices.is_visible(ScreenKind::Blocking, "user"), "no choice for this screen");

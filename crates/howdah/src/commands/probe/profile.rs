@@ -172,8 +172,9 @@ fn report_gaps(profile: &StackProfile, ctx: &CommandContext) {
     }
     if *unrecorded > 0 {
         ctx.report(format_args!(
-            "{unrecorded} processes not recorded, at least not from their start: the kernel refused (see \
-             `ulimit -n`), or they have another owner"
+            "{unrecorded} {} not recorded, at least not from the start: the kernel refused (see \
+             `ulimit -n`), or another owner",
+            if *unrecorded == 1 { "process" } else { "processes" }
         ));
     }
 }

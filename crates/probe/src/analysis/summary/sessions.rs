@@ -472,21 +472,7 @@ fn find_deadlocks(
 ) {
     let history = deadlocks(window);
     let counted = history.counted();
-    let circles: Vec<_> = history.circles.iter().filter(|circle| circle.is_counted).collect();
-    let uncounted = history.circles.len() - circles.len();
-    if uncounted > 0 {
-        summary.remarks.push(format!(
-            "{} waited in a circle for which the server counted no deadlock",
-            count_of_sessions(
-                history
-                    .circles
-                    .iter()
-                    .filter(|circle| !circle.is_counted)
-                    .map(|circle| circle.members.len())
-                    .sum()
-            )
-        ));
-    }
+    let circles = &history.deadlocks;
     if counted == 0 {
         return;
     }
@@ -502,7 +488,7 @@ fn find_deadlocks(
     if unseen > 0 {
         parts.push(format!("{unseen} that no sample saw"));
     }
-    let cost_s = |circle: &&WaitCircle| {
+    let cost_s = |circle: &WaitCircle| {
         let has_stopped = stopped.is_some_and(|span| {
             circle.span.from_us <= span.to_us && span.from_us <= circle.span.to_us
         });
