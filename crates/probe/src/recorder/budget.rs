@@ -54,8 +54,8 @@ impl TraceCredit {
     /// The most that is saved, in seconds of a processor.
     const LEFT_MAX: f64 = 0.02;
 
-    /// Creates a credit. `share` is a fraction of the server's processor time, and `server` what its
-    /// processes have needed so far, if known.
+    /// Creates a credit. `share` is a fraction of the server's processor time, and `server` that
+    /// which its processes have needed so far, if known.
     pub(super) fn new(share: f64, server: Option<Duration>) -> Self {
         let (spent, last) = (Duration::ZERO, Duration::ZERO);
         Self { share, left: 0.0, spent, last, server }
