@@ -146,6 +146,11 @@ impl HostMonitor {
 }
 
 impl HostRates {
+    /// Whether the last update was with the same reading.
+    fn is_last(&self, reading: &HostReading) -> bool {
+        self.before.is_some() && self.before == reading.counters
+    }
+
     /// Returns the figures of the host, with rates since the previous call.
     fn update(&mut self, reading: &HostReading) -> HostFigures {
         let before = std::mem::replace(&mut self.before, reading.counters);

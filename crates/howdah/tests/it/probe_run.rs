@@ -246,7 +246,12 @@ fn deadlock_is_recorded_with_its_sessions() {
             let counters = document["counters"].as_array().unwrap().iter();
             counters.map(|row| row["deadlocks"].as_u64().unwrap()).sum::<u64>()
         };
-        while document(folder)["deadlocks"].as_array().unwrap().is_empty() {
+        // If it is very late, the locks are gone when it reads them.
+        let has_locks = |deadlock: &&Value| {
+            let members = deadlock["members"].as_array().unwrap();
+            members.iter().all(|member| member["lock"].as_str().is_some_and(|lock| lock != ""))
+        };
+        while !document(folder)["deadlocks"].as_array().unwrap().iter().any(|it| has_locks(&it)) {
             assert!(Instant::now() < deadline, "no deadlock of {} is recorded", pids.len());
             pids.push(deadlock(&cluster, "2s"));
             wait_until("the deadlock to be counted", TIMEOUT, || {
@@ -259,7 +264,7 @@ fn deadlock_is_recorded_with_its_sessions() {
         running.terminate();
         let document = document(folder);
         let seen = document["deadlocks"].as_array().unwrap();
-        let first = &seen[0];
+        let first = seen.iter().find(has_locks).unwrap();
         let members = first["members"].as_array().unwrap();
         assert_eq!(members.len(), 2, "{first}");
         let is_of = |pids: &&[i32; 2]| members.iter().any(|member| member["pid"] == pids[0]);
@@ -294,11 +299,12 @@ fn deadlock_is_recorded_with_its_sessions() {
             assert!(text.contains(part) && page.contains(part), "{part}: {text}");
         }
         assert_eq!(text.contains("which no sample saw"), unseen > 0, "{text}");
-        // A circle is recorded once, or every few seconds, although more samples see it.
+        // A circle is recorded about once a second, although more samples see it.
         let recording = FlightRecording::open(&folder.join("a.rec")).unwrap();
         let is_circle = |record: &&FlightRecord| matches!(record, FlightRecord::WaitCircle(_));
         let circles = recording.records.iter().filter(is_circle).count();
-        assert!((1..=total as usize).contains(&circles), "{circles} records of {total} deadlocks");
+        let most = 10 * total as usize;
+        assert!((1..=most).contains(&circles), "{circles} records of {total} deadlocks");
     }
 }
 

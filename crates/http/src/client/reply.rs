@@ -58,6 +58,14 @@ impl PostError {
         }
     }
 
+    /// Converts an error from within a body, which may contain one of ureq.
+    fn from_body(error: io::Error) -> Self {
+        match error.downcast::<Error>() {
+            Ok(error) => Self::from_ureq(error),
+            Err(error) => Self::Io(error.kind().into()),
+        }
+    }
+
     /// Converts an error of ureq. Texts of ureq itself are omitted, because they may contain the
     /// URL.
     fn from_ureq(error: Error) -> Self {
@@ -96,8 +104,7 @@ pub(super) fn whole_body(
     bytes_max: u64,
 ) -> Result<Vec<u8>, PostError> {
     let (body, outcome) = successful_body(reply, bytes_max.saturating_add(1))?;
-    // The text of the error may contain the URL.
-    outcome.map_err(|error| io::Error::from(error.kind()))?;
+    outcome.map_err(PostError::from_body)?;
     if body.len() as u64 > bytes_max {
         let reason = format!("the response has more than {bytes_max} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason).into());

@@ -3,9 +3,9 @@
 //!
 //! A circle lasts until one of its members has waited for `deadlock_timeout`, and is then ended by
 //! an error in that session. The recorder looks for circles once a second, and more often while
-//! sessions wait, and confirms each by a second look. Circles that have two members in common, in
-//! the same transactions, are one circle that others have joined or left. A retry differs: the
-//! failed session has a new transaction.
+//! sessions wait, and confirms each by a second look. Circles that have two members in common, with
+//! the same waits of the same transactions, are one circle that others have joined or left. A retry
+//! differs: the failed session has begun another wait.
 //!
 //! The server counts a deadlock up to some seconds after it, or once the failed transaction block
 //! ends. So a growth of the counter belongs to the latest circles that had ended by then, but not
@@ -92,20 +92,17 @@ const AGE_MAX_US: i64 = 86_400_000_000;
 /// Finds the deadlocks of a recording.
 pub fn deadlocks(window: &RecordingWindow) -> DeadlockHistory {
     let mut sightings: Vec<Sighting<'_>> = Vec::new();
-    // The latest sighting of each transaction.
-    let mut latest: HashMap<(u32, i64), usize> = HashMap::new();
+    // The latest sighting of each wait.
+    let mut latest: HashMap<MemberWait, usize> = HashMap::new();
     for (record, circles) in window.circles.iter().enumerate() {
         let waits: HashMap<u32, &MemberWait> =
             circles.waits.iter().map(|wait| (wait.pid, wait)).collect();
         for rows in circles.sessions.circles() {
             let at_us = circles.sessions.at_us;
-            let transactions: HashSet<(u32, i64)> = rows
-                .iter()
-                .filter_map(|row| waits.get(&row.pid))
-                .filter_map(|wait| Some((wait.pid, wait.transaction_us.or(wait.blocked_us)?)))
-                .collect();
+            let of_rows: HashSet<MemberWait> =
+                rows.iter().filter_map(|row| waits.get(&row.pid).copied().copied()).collect();
             let mut common: HashMap<usize, usize> = HashMap::new();
-            for sighting in transactions.iter().filter_map(|transaction| latest.get(transaction)) {
+            for sighting in of_rows.iter().filter_map(|wait| latest.get(wait)) {
                 *common.entry(*sighting).or_default() += 1;
             }
             let is_same = |index: usize| {
@@ -118,7 +115,7 @@ pub fn deadlocks(window: &RecordingWindow) -> DeadlockHistory {
                 Some(known) => sightings[known].from_us,
                 None => began_us(circles, rows.iter().filter_map(|row| waits.get(&row.pid))),
             };
-            latest.extend(transactions.into_iter().map(|transaction| (transaction, index)));
+            latest.extend(of_rows.into_iter().map(|wait| (wait, index)));
             let sighting = Sighting { from_us, to_us: at_us, record, rows };
             match sightings.get_mut(index) {
                 Some(known) => *known = sighting,
@@ -382,11 +379,13 @@ mod tests {
             // The session whose transaction failed tries again, at once.
             circle(2010, &[(1, &[2], 100, 700), (2, &[1], 1300, 1400)]),
             counters(2020, 1),
-            counters(12_010, 1),
+            // Once more in the same transaction, after a savepoint.
+            circle(3010, &[(1, &[2], 100, 700), (2, &[1], 1300, 2400)]),
+            counters(12_010, 2),
         ]);
-        assert_eq!(spans(&found.deadlocks), [[800, 1010], [1400, 2010]]);
+        assert_eq!(spans(&found.deadlocks), [[800, 1010], [1400, 2010], [2400, 3010]]);
         assert!(found.circles.is_empty() && found.unseen.is_empty());
-        assert_eq!(found.counted(), 2);
+        assert_eq!(found.counted(), 3);
         assert_eq!(found.deadlocks[0].line(), "pid 1, pid 2 and pid 3 on 5/16384");
         assert_eq!(found.deadlocks[1].members[1].waits_for, [1]);
     }

@@ -82,12 +82,13 @@ const CIRCLE_WAIT_US: i64 = 200_000;
 const LONG_WAIT_US: i64 = 1_500_000;
 /// Pause after such a list, as a multiple of the time that the server took for it.
 const CIRCLE_PAUSES: u32 = 50;
-/// Maximum number of waiting sessions with which circles are looked for between two samples.
+/// Maximum number of waiting sessions with which circles are looked for between two samples, or
+/// confirmed.
 const CIRCLE_WAITERS_MAX: usize = 64;
 /// Time from the list that has a circle to the one that confirms it.
 const CONFIRM_DELAY: Duration = Duration::from_millis(20);
 /// Time after which a circle that has not changed is reported again.
-const CIRCLE_REPEAT_INTERVAL: Duration = Duration::from_secs(5);
+const CIRCLE_REPEAT_INTERVAL: Duration = Duration::from_millis(900);
 /// Time from a failed connection to the next attempt.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of queued reports; further ones are dropped, and the next one covers their time.
@@ -263,7 +264,10 @@ impl SessionReader {
         &mut self,
         activity: &Activity,
     ) -> Result<(Option<SessionReport>, Duration), CollectError> {
-        let suspects = members_of_circles(activity);
+        let suspects = match waiting(activity).count() {
+            0..=CIRCLE_WAITERS_MAX => members_of_circles(activity),
+            _ => Vec::new(),
+        };
         let Some(server) = self.server.as_mut().filter(|_| !suspects.is_empty()) else {
             self.circle_search.reported = None;
             return Ok((None, Duration::ZERO));
@@ -544,15 +548,20 @@ impl CircleSearch {
     }
 }
 
+/// Returns the sessions that wait for others.
+fn waiting(activity: &Activity) -> impl Iterator<Item = &BackendActivity> {
+    activity.backends.iter().filter(|backend| !backend.blockers.is_empty())
+}
+
 /// Returns the time after which to look for circles: [`CIRCLE_INTERVAL`] if a session has waited
 /// for a while, the time until then if one has only begun to wait. `None` if none waits, all have
 /// waited long, or too many wait.
 fn pause_before_circles(activity: &Activity) -> Option<Duration> {
-    let waiting = || activity.backends.iter().filter(|backend| !backend.blockers.is_empty());
     let began_us = |backend: &BackendActivity| backend.blocked_since_us.or(backend.since_us());
-    let ages = waiting().filter_map(began_us).map(|us| activity.taken_us.saturating_sub(us));
+    let ages =
+        waiting(activity).filter_map(began_us).map(|us| activity.taken_us.saturating_sub(us));
     let age = ages.filter(|age| *age < LONG_WAIT_US).max()?;
-    if waiting().count() > CIRCLE_WAITERS_MAX {
+    if waiting(activity).count() > CIRCLE_WAITERS_MAX {
         return None;
     }
     let left_us = (CIRCLE_WAIT_US - age.max(0)).max(0).cast_unsigned();

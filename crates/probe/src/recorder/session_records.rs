@@ -91,8 +91,8 @@ pub struct MemberWait {
     pub pid: u32,
     /// Start time of its transaction.
     pub transaction_us: Option<i64>,
-    /// Time at which it began to wait for a lock; `None` for the leader of a parallel worker that
-    /// waits, and before PostgreSQL 14.
+    /// Time at which it began to wait for a lock; that of its statement for the leader of a
+    /// parallel worker that waits, and before PostgreSQL 14.
     pub blocked_us: Option<i64>,
 }
 

@@ -57,7 +57,8 @@ pub(super) fn member_wait(backend: &BackendActivity) -> MemberWait {
     MemberWait {
         pid: u32::try_from(backend.pid).unwrap_or(0),
         transaction_us: backend.transaction_started_us,
-        blocked_us: backend.blocked_since_us,
+        // Before PostgreSQL 14 only the start of the statement is known.
+        blocked_us: backend.blocked_since_us.or(backend.since_us()),
     }
 }
 

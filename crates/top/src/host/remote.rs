@@ -37,6 +37,9 @@ const WAIT_FOR_LATE: Duration = Duration::from_millis(20);
 /// sends.
 const REPLY_BYTES_MAX: u64 = 2 << 20;
 
+/// The problem until the first reply.
+const NO_REPLY: &str = "away: no reply yet";
+
 /// Number of readings in a row without the process that serves our connection, after which the
 /// agent is refused.
 const WITHOUT_BACKEND_MAX: u32 = 2;
@@ -256,7 +259,7 @@ impl AgentMonitor {
         let Some(reply) = self.shared.reply(self.first_request, wait) else {
             self.took = self.took.max(wait);
             if !self.has_reply && self.last.problem.is_none() {
-                self.set_problem("away: no reply yet");
+                self.set_problem(NO_REPLY);
             }
             return self.last.clone();
         };
@@ -264,7 +267,8 @@ impl AgentMonitor {
         match reply.reading.and_then(|reading| self.checked(reading)) {
             Ok(Some(reading)) => self.update(&reading, backends),
             // A list of processes may miss one that has just started, or while others end.
-            Ok(None) => {}
+            Ok(None) if self.last.host.is_some() => {}
+            Ok(None) => self.set_problem("away: it has no process of our connection yet"),
             Err(problem) => self.set_problem(&problem),
         }
         self.last.clone()
@@ -292,6 +296,10 @@ impl AgentMonitor {
 
     /// Computes the figures of a reading.
     fn update(&mut self, reading: &AgentReading, backends: &[BackendActivity]) {
+        // An agent replies to requests in quick succession with the same reading.
+        if self.last.host.is_some() && self.rates.is_last(&reading.host) {
+            return;
+        }
         let host = self.rates.update(&sanitized_host(&reading.host));
         let started: HashMap<i32, i64> =
             backends.iter().map(|backend| (backend.pid, backend.started_us)).collect();
@@ -317,7 +325,7 @@ impl AgentMonitor {
         let problem: Arc<str> = line.chars().take(PROBLEM_CHARS_MAX).collect::<String>().into();
         let kind = |problem: &str| problem.split(':').next().map(str::to_owned);
         let last = self.last.problem.as_deref().and_then(kind);
-        if last != kind(&problem) {
+        if last != kind(&problem) || self.last.problem.as_deref() == Some(NO_REPLY) {
             tracing::warn!(agent = self.name, %problem, "no figures of the host");
         }
         // Rates over the time without figures would be misleading.
