@@ -249,7 +249,9 @@ fn deadlock_is_recorded_with_its_sessions() {
         // If it is very late, the locks are gone when it reads them.
         let has_locks = |deadlock: &&Value| {
             let members = deadlock["members"].as_array().unwrap();
-            members.iter().all(|member| member["lock"].as_str().is_some_and(|lock| lock != ""))
+            members
+                .iter()
+                .all(|member| member["lock"].as_str().is_some_and(|lock| !lock.is_empty()))
         };
         while !document(folder)["deadlocks"].as_array().unwrap().iter().any(|it| has_locks(&it)) {
             assert!(Instant::now() < deadline, "no deadlock of {} is recorded", pids.len());

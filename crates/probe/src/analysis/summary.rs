@@ -71,7 +71,7 @@
 //! * **A thrashing buffer cache**: for two seconds or more, the clock sweep replaces at least a
 //!   tenth of the cache each second, five times the median, and all of it at least once, while on
 //!   average at least half a session more works than in the median second. Costs their time.
-//! * **Deadlocks** that the server counted (see [`deadlocks`](super::deadlocks)). They cost what
+//! * **Deadlocks** that the server counted (see [`deadlocks`](super::deadlocks())). They cost what
 //!   their sessions were seen waiting if commits stopped meanwhile, otherwise nothing.
 //!
 //! All but blockers, repeated checkpoints and deadlocks need a recording of at least ten seconds.
