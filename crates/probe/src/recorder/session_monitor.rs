@@ -557,7 +557,7 @@ fn waiting(activity: &Activity) -> impl Iterator<Item = &BackendActivity> {
 /// for a while, the time until then if one has only begun to wait. `None` if none waits, all have
 /// waited long, or too many wait.
 fn pause_before_circles(activity: &Activity) -> Option<Duration> {
-    let began_us = |backend: &BackendActivity| backend.blocked_since_us.or(backend.since_us());
+    let began_us = |backend: &BackendActivity| member_wait(backend).blocked_us;
     let ages =
         waiting(activity).filter_map(began_us).map(|us| activity.taken_us.saturating_sub(us));
     let age = ages.filter(|age| *age < LONG_WAIT_US).max()?;

@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::Deserialize;
 
 use super::{
-    HostFigures, HostRates, ProcessFigures,
+    HostFigures, HostRates, ProcessFigures, TICKS_PER_SECOND,
     agent::{AgentReading, FORMAT, PATH},
     has_started,
     reading::{HostReading, ProcessReading},
@@ -45,7 +45,7 @@ const NO_REPLY: &str = "away: no reply yet";
 const WITHOUT_BACKEND_MAX: u32 = 2;
 
 /// Microseconds of a clock tick.
-const TICK_US: u64 = 10_000;
+const TICK_US: u64 = 1_000_000 / TICKS_PER_SECOND.cast_unsigned();
 
 /// Age of a process, in microseconds, from which its start is not compared with the one that SQL
 /// reports: the host's clock may have been set since.
