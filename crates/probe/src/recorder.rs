@@ -119,7 +119,7 @@ impl Default for RecorderOptions {
             thresholds: Thresholds::default(),
             cool_down: Duration::from_secs(60),
             budget: 0.03,
-            server_budget: 0.003,
+            server_budget: 0.001,
             max_bytes: None,
         }
     }

@@ -2,23 +2,20 @@
 
 use std::{sync::atomic::Ordering, thread, time::Instant};
 
-use howdah_inspect::RunningServer;
-
 use super::{LiveError, Pace, ServerLiveness, ServerUnavailable};
 use crate::stacks::profile::{StackProfile, StackProfiler};
 
 /// Polls the profiler every [`Pace::interval`] until the duration has passed, the user interrupts,
-/// or the server stops. Returns the profile, and the error if the server stopped.
+/// or the monitored server stops. Returns the profile, and the error if the server stopped.
 ///
 /// # Errors
 ///
 /// The server cannot be inspected.
 pub fn profile_stacks(
     mut profiler: StackProfiler,
-    server: &RunningServer,
+    mut monitor: ServerLiveness,
     pace: &Pace,
 ) -> Result<(StackProfile, Option<ServerUnavailable>), LiveError> {
-    let mut monitor = ServerLiveness::new(server)?;
     let end = pace.duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut ended = None;
     while ended.is_none() && !pace.stop.load(Ordering::Relaxed) {

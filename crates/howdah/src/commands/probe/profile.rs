@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_probe::{
-    live::{Pace, profile_stacks},
+    live::{Pace, ServerLiveness, profile_stacks},
     stacks::profile::{ProfileMode, ProfileScope, StackProfile, StackProfiler},
 };
 use howdah_report::probe::{flame_graph, write_folded, write_profile};
@@ -87,13 +87,14 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     if let Some(pid) = args.process.filter(|_| profiler.processes() == 0) {
         anyhow::bail!("process {pid} is not one of this server");
     }
+    let monitor = ServerLiveness::new(&server).map_err(|error| common::live_error(error.into()))?;
     common::report_attached(&server, ctx);
     let pace = Pace {
         interval: profiler.poll_interval(),
         duration: args.duration,
         stop: ctx.interrupted(),
     };
-    let (profile, ended) = profile_stacks(profiler, &server, &pace).map_err(common::live_error)?;
+    let (profile, ended) = profile_stacks(profiler, monitor, &pace).map_err(common::live_error)?;
     args.write(&profile, files, ctx)?;
     report_gaps(&profile, ctx);
     common::outcome(ended.map(Into::into))

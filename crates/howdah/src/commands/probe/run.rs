@@ -70,7 +70,7 @@ pub(super) struct Args {
     budget: f64,
     /// Maximum cost of tracing extension locks, in percent of the server's own processor time; if
     /// it is more, only some seconds are traced, except after a trigger and while sessions wait
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.3)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
     server_budget: f64,
     /// Exit when the server stops, instead of waiting for it to restart
     #[arg(long)]
