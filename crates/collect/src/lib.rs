@@ -46,6 +46,7 @@ pub use explain::{GenericPlan, GenericPlanError, explain_generic};
 pub use identity::{IdentityRow, Lsn, ParseLsnError, PhysicalIdentity};
 pub use overview::{Overview, WorkerLimits};
 pub use pooler::{ConsoleConnection, PooledBackend, PoolerClient, PoolerClients};
+pub use prepared_query::OWN_COMMENT;
 pub use privileges::{MissingPrivilege, Privileges};
 pub use rates::{RateView, rates};
 pub use record::RecordFields;

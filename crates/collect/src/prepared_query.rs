@@ -4,9 +4,9 @@ use howdah_connect::{Client, QueryError, ResultSet, ValueFormat};
 
 use crate::CollectError;
 
-/// Comment at the end of each statement, by which the view of statements omits them:
-/// `pg_stat_statements` stores comments.
-pub(crate) const OWN_COMMENT: &str = " /* howdah */";
+/// Comment at the end of each statement of this program, by which the view of statements and the
+/// recorder omit them: `pg_stat_statements` stores comments.
+pub const OWN_COMMENT: &str = " /* howdah */";
 
 /// A statement that is prepared when it first runs.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_collect::sanitized_line;
+use howdah_collect::{OWN_COMMENT, sanitized_line};
 use howdah_connect::{Client, ConnectTarget, QueryError};
 
 /// Looks up names of relations, if a session is available.
@@ -105,7 +105,7 @@ impl RelationNames {
                CASE WHEN dattablespace = {tablespace} THEN 0 ELSE {tablespace} END, \
                {filenode})::oid, 0), (SELECT min(oid::int8)::oid FROM pg_catalog.pg_class \
                WHERE relfilenode = {filenode} AND relpersistence = 't')) \
-             FROM pg_catalog.pg_database WHERE datname = current_database()"
+             FROM pg_catalog.pg_database WHERE datname = current_database(){OWN_COMMENT}"
         );
         let name = self.find_name(database, |client| {
             let oid = client.one_value(&sql)?.and_then(|oid| oid.parse::<u32>().ok());
@@ -183,8 +183,8 @@ impl FirstSession {
         };
         // Shared catalogs have no database, and are in the catalog of each.
         let sql = match database {
-            0 => "SELECT current_database()".to_owned(),
-            oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}"),
+            0 => format!("SELECT current_database(){OWN_COMMENT}"),
+            oid => format!("SELECT datname FROM pg_database WHERE oid = {oid}{OWN_COMMENT}"),
         };
         let name = match client.one_value(&sql) {
             Ok(name) => sanitized_line(&name.ok_or(LookupFailed)?).into_owned(),
@@ -201,7 +201,7 @@ impl FirstSession {
 fn relation_name(client: &mut Client, relation: u32) -> Result<Option<String>, QueryError> {
     client.one_value(&format!(
         "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}"
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}{OWN_COMMENT}"
     ))
 }
 

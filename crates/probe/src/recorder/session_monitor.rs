@@ -27,7 +27,7 @@ use std::{
 
 use howdah_collect::{
     Activity, BackendActivity, BackendState, BackendType, Blocker, CollectError, MissingPrivilege,
-    MonitorConnection, PreparedTransaction, ServerVitals, SlowestStandby, WaitedLock,
+    MonitorConnection, OWN_COMMENT, PreparedTransaction, ServerVitals, SlowestStandby, WaitedLock,
 };
 use howdah_connect::ConnectTarget;
 
@@ -635,8 +635,14 @@ fn has_requested_checkpoint(backend: &BackendActivity) -> bool {
     query.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("checkpoint"))
 }
 
+/// Whether a session executes or executed a statement of this program, such as a lookup of names.
+fn is_own(backend: &BackendActivity) -> bool {
+    backend.query.as_ref().is_some_and(|query| query.as_str().ends_with(OWN_COMMENT))
+}
+
 /// Whether a session is recorded although it blocks none: a client's session or a worker that is
-/// not idle, and any process that waits for a lock. Besides, sessions that may have requested the
+/// not idle, and any process that waits for a lock. This program's sessions only if they wait for a
+/// lock. Besides, sessions that may have requested the
 /// latest checkpoint, and the processes that send or replay the WAL late.
 fn is_recorded(backend: &BackendActivity, details: &SampleDetails) -> bool {
     let is_idle = matches!(
@@ -646,7 +652,7 @@ fn is_recorded(backend: &BackendActivity, details: &SampleDetails) -> bool {
     match &backend.kind {
         Some(BackendType::AutovacuumWorker | BackendType::ParallelWorker) => true,
         Some(BackendType::Client) => {
-            !is_idle
+            !is_idle && !is_own(backend)
                 || !backend.blockers.is_empty()
                 || details.requested_since_us.is_some_and(|since_us| {
                     backend.since_us().is_some_and(|us| us >= since_us)
