@@ -11,6 +11,7 @@ QUIET_SECONDS ?= 3000
 SOAK_SECONDS ?= 3600
 SEEDS ?= 100000
 SPARK ?= 4.3.0
+STATSD_EXPORTER ?= v0.31.0
 # Released binaries and tests have these features; a plain build of the source does not.
 FULL = --features howdah/full
 CASES ?= 20000
@@ -96,10 +97,11 @@ compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 a
 	compat/run
 	compat/run --replay --replay-logs
 
-receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) and run the tests of statsd and of exported metrics against every receiver.
+receivers: setup ## Build an OpenTelemetry collector and statsd_exporter (needs Go, takes minutes) and run the tests of statsd and of exported metrics against every receiver and server.
 	mkdir -p target/tools/receivers/usr/bin
 	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
-	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers
+	GOBIN=$(CURDIR)/target/tools/receivers/usr/bin go install github.com/prometheus/statsd_exporter@$(STATSD_EXPORTER)
+	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers --test reference_servers
 	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --workspace $(FULL) --test it -- monitoring::collector
 
 # Tests of the same name use DuckDB in `make test`: Spark takes 600 MB and minutes.

@@ -5,6 +5,14 @@ pub(crate) struct PacketGenerator {
     state: u64,
 }
 
+/// Rates whose inverse is a whole number.
+const WHOLE_RATES: [&str; 6] = ["", "", "|@0.5", "|@0.25", "|@0.1", "|@1"];
+
+/// The only rate of a timer.
+fn rate_of(timer: u64) -> &'static str {
+    WHOLE_RATES[timer as usize % WHOLE_RATES.len()]
+}
+
 impl PacketGenerator {
     pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
@@ -14,6 +22,45 @@ impl PacketGenerator {
     pub(crate) fn packet(&mut self) -> Vec<u8> {
         let lines: Vec<String> = (0..=self.random_below(4)).map(|_| self.line()).collect();
         lines.join("\n").into_bytes()
+    }
+
+    /// A line that statsd_exporter and this server interpret in the same way. A name has one type,
+    /// because the exporter drops values of another one, and a timer one rate.
+    pub(crate) fn exporter_line(&mut self) -> String {
+        let number = self.random_below(30);
+        let tags = self.pick(&["", "", "|#env:prod", "|#code:200,path:a-b", "|#zone:é x"]);
+        let tenths = self.random_below(5000) as f64 / 10.0;
+        match self.random_below(12) {
+            0 => format!("gauge.{number}:{}{tenths}|g{tags}", self.pick(&["", "", "+", "-"])),
+            1 => format!("timer/{number}:{tenths}|ms{}{tags}", rate_of(number)),
+            2 => format!("size.{number}:{tenths}:1:2.5|h{}{tags}", rate_of(number)),
+            3 => format!("9share.{number}:{tenths}|d{}{tags}", rate_of(number)),
+            4 => format!("count.{number}:1|c:{tenths}|c:2|c{}", self.whole_rate()),
+            5 => self.pick(&["", "count.1", "count.1:", "count.1:1", "count.1:x|c", ":1|c"]).into(),
+            6 => format!("count.{number},env=prod:3|c"),
+            _ => format!("count-é.{number}:{tenths}|c{}{tags}", self.whole_rate()),
+        }
+    }
+
+    /// A line that gostatsd and this server interpret in the same way. Counters are whole numbers,
+    /// and each gauge has one value: those in one batch have no order there.
+    pub(crate) fn gostatsd_line(&mut self, number: usize) -> String {
+        let key = self.random_below(25);
+        let tags = self.pick(&["", "", "|#env:prod", "|#zone:b,code:200"]);
+        let tenths = self.random_below(50_000) as f64 / 10.0;
+        match self.random_below(8) {
+            0 => format!("gauge.{number}:{tenths}|g{tags}"),
+            1 | 2 => format!("timer/{key}:{tenths}|ms{}{tags}", self.whole_rate()),
+            3 => format!("size.{key}:{tenths}|h{tags}"),
+            4 => format!("users.{key}:{}|s{tags}", self.pick(&["ann", "bob", "cy", "di"])),
+            5 => self.pick(&["", "count.1", "count.1:1", "count.1:x|c"]).to_owned(),
+            _ => format!("co unt.{key}:{}|c{}{tags}", tenths.floor(), self.whole_rate()),
+        }
+    }
+
+    /// Nothing, or a rate whose inverse is a whole number.
+    fn whole_rate(&mut self) -> &'static str {
+        self.pick(&WHOLE_RATES)
     }
 
     fn line(&mut self) -> String {

@@ -1,7 +1,8 @@
 //! Sends the same input to this server and to reference servers, and compares the output.
 //!
 //! This file compares flushes with etsy's server from npm; `management` compares sessions at the
-//! management ports of etsy's and of the Perl server.
+//! management ports of etsy's and of the Perl server, `exporter` scrapes of statsd_exporter, and
+//! `gostatsd` the lines that gostatsd sends to Graphite.
 //!
 //! Intended differences are listed in [`DIVERGENCES`], and a test checks that each exists. Requires
 //! node and npm; without them the tests print a message and pass, unless `HOWDAH_REQUIRE_NPM` is
@@ -10,11 +11,19 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::panic, reason = "tests")]
 
 mod etsy;
+mod exporter;
 mod generate;
+mod gostatsd;
 mod howdah;
 mod management;
+#[path = "../receivers/support.rs"]
+#[allow(dead_code, reason = "the receivers' tests use the rest")]
+mod support;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use self::generate::PacketGenerator;
 
@@ -42,7 +51,7 @@ const CONFIGS: [&str; 4] = [
 #[test]
 fn generated_packets_flush_equal_values() {
     let Some(etsy) = etsy::install() else { return };
-    for (seed, config) in (1..).zip(CONFIGS) {
+    for (seed, config) in (fresh_seed()..).zip(CONFIGS) {
         let mut lines = PacketGenerator::new(seed);
         let mut steps = Vec::new();
         for _ in 0..12 {
@@ -120,6 +129,15 @@ fn hostile_packet_does_not_stop_server() {
     assert_eq!(flushed["counters/a"], 10.0);
     assert_eq!(flushed["timer_data/a/count"], 999_999_999.999_999_9);
     assert_eq!(flushed["counters/statsd.bad_lines_seen"], 1.0);
+}
+
+/// Returns the seed in `HOWDAH_TEST_SEED` or else a new one, and prints it.
+fn fresh_seed() -> u64 {
+    let set = std::env::var("HOWDAH_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
+    let nanoseconds = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    let seed = set.unwrap_or_else(|| u64::from(nanoseconds()));
+    eprintln!("HOWDAH_TEST_SEED={seed}");
+    seed
 }
 
 /// Keys that exist on one side only, and values that differ by more than a relative 1e-9.
