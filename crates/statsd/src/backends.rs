@@ -86,22 +86,36 @@ pub trait MetricBackend: Send {
     }
 }
 
-/// Parts of a snapshot that are computed only on request, because they are costly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Parts of a snapshot that are computed only on request, because they are costly. By default,
+/// those that etsy's server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotRequirements {
     /// Cumulative distributions of timers, [`crate::flush::TimerMetric::cumulative`].
     pub distributions: bool,
     /// Keys as they were sent, [`crate::flush::FlushSnapshot::counters_as_sent`] and its siblings.
     pub names_as_sent: bool,
+    /// Counters that were not received in the interval.
+    pub idle_counters: bool,
+}
+
+impl Default for SnapshotRequirements {
+    fn default() -> Self {
+        Self { idle_counters: true, ..Self::MINIMAL }
+    }
 }
 
 impl SnapshotRequirements {
+    /// No optional part.
+    pub const MINIMAL: Self =
+        Self { distributions: false, names_as_sent: false, idle_counters: false };
+
     /// Requires every part that at least one of the two requires.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
             distributions: self.distributions || other.distributions,
             names_as_sent: self.names_as_sent || other.names_as_sent,
+            idle_counters: self.idle_counters || other.idle_counters,
         }
     }
 }

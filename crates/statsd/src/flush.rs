@@ -41,8 +41,9 @@ pub struct FlushSnapshot {
     /// The configured interval, or the sum of several joined ones. Rates are based on it, not on
     /// the measured time.
     pub interval: Duration,
-    /// Counters, including the server's own under their usual names (`statsd.packets_received`),
-    /// and idle ones until the rules for idle metrics remove them.
+    /// Counters, including the server's own under their usual names (`statsd.packets_received`).
+    /// Idle ones are included until the rules for idle metrics remove them, if a backend requires
+    /// it.
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
@@ -77,6 +78,11 @@ impl FlushSnapshot {
     /// Returns the counters with their keys as sent, unordered.
     pub fn counters_as_sent(&self) -> impl Iterator<Item = &CounterMetric> {
         self.counters.iter().filter(|counter| !counter.merged).chain(&self.variants.counters)
+    }
+
+    /// Returns the value of a counter per second of [`interval`](Self::interval).
+    pub fn rate(&self, counter: &CounterMetric) -> f64 {
+        counter.value / self.interval.as_secs_f64()
     }
 
     /// Returns the timers with their keys as sent, unordered.
@@ -126,13 +132,19 @@ pub struct CounterMetric {
     pub merged: bool,
     /// Sum of the interval's values, each divided by its sample rate. 0 if idle.
     pub value: f64,
-    /// `value` per second of [`FlushSnapshot::interval`].
-    pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// Start of `total`: the time at which the key was first collected from a reader, or first
-    /// collected again after a deletion that discarded its total.
-    pub since: SystemTime,
+    /// Start of `total`, in seconds since 1970 and milliseconds: there may be millions of counters.
+    pub(crate) since: (u32, u16),
+}
+
+impl CounterMetric {
+    /// Returns the start of `total`: the time at which the key was first collected from a reader,
+    /// or first collected again after a deletion that discarded its total.
+    pub fn since(&self) -> SystemTime {
+        let (seconds, milliseconds) = self.since;
+        SystemTime::UNIX_EPOCH + Duration::new(seconds.into(), u32::from(milliseconds) * 1_000_000)
+    }
 }
 
 /// A gauge of one interval.

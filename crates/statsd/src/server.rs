@@ -129,7 +129,7 @@ impl StatsdServer {
         let ServerParts { settings, config_lines, backends, observers: mut factories } = parts;
         let started = SystemTime::now();
         let needs = backends.iter().map(|backend| backend.requirements());
-        let needs = needs.fold(SnapshotRequirements::default(), SnapshotRequirements::or);
+        let needs = needs.fold(SnapshotRequirements::MINIMAL, SnapshotRequirements::or);
         let mut registry = KeyRegistry::new(&settings, needs, started);
         let dump = settings.dump_messages;
         let repeaters = &settings.backends.repeater;

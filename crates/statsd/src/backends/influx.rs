@@ -88,7 +88,7 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     let time = snapshot.timestamp.saturating_mul(precision);
     let mut lines = LineProtocolEncoder { time, sink, body: String::new(), values: 0 };
     for counter in snapshot.counters_as_sent() {
-        let fields = [("count", counter.value), ("rate", counter.rate)];
+        let fields = [("count", counter.value), ("rate", snapshot.rate(counter))];
         lines.add(&counter.name, "counter", fields.into_iter());
     }
     for timer in snapshot.timers_as_sent() {

@@ -6,9 +6,12 @@
 //! (`_total`, `_seconds`), or a mapping file in statsd_exporter's format. A scrape waits only for
 //! the lock on the values and does not depend on other backends.
 
+mod cursor;
 mod families;
 mod mapping;
 mod names;
+mod observations;
+mod placements;
 mod protobuf;
 mod scrape;
 mod text;
@@ -129,7 +132,7 @@ impl MetricBackend for PrometheusBackend {
     }
 
     fn requirements(&self) -> SnapshotRequirements {
-        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::MINIMAL }
     }
 
     fn status(&self) -> BackendStatus {

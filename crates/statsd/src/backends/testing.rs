@@ -36,9 +36,8 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         name: MetricName::new(name),
         merged: false,
         value,
-        rate: value / 10.0,
         total: value,
-        since,
+        since: (u32::try_from(timestamp).unwrap() - 10, 0),
     };
     FlushSnapshot {
         timestamp,

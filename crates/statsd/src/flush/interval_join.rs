@@ -145,13 +145,8 @@ impl JoinableMetric for CounterMetric {
         &mut self.merged
     }
 
-    fn prepend(&mut self, earlier: &Self, joiner: &mut IntervalJoiner<'_>) {
+    fn prepend(&mut self, earlier: &Self, _: &mut IntervalJoiner<'_>) {
         self.value += earlier.value;
-        self.stretch(joiner);
-    }
-
-    fn stretch(&mut self, joiner: &IntervalJoiner<'_>) {
-        self.rate = self.value / joiner.seconds;
     }
 }
 

@@ -215,14 +215,10 @@ impl KeyRegistry {
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
             calculation: Arc::clone(&self.calculation),
         };
-        let num_stats = snapshot.counters.len()
-            + snapshot.timers.len()
-            + snapshot.gauges.len()
-            + snapshot.sets.len();
         snapshot.self_metrics = SelfMetrics {
             prefix: self.settings.aggregation.prefix.as_str().into(),
             processing_ms: started.elapsed().as_millis() as f64,
-            num_stats: num_stats as u64,
+            num_stats: self.keys() as u64,
             extra: self.settings.aggregation.extra_metrics.then(|| self.extra(time.lag)),
             events_total: self.totals.events,
             checks_total: self.totals.checks,

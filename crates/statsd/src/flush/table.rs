@@ -15,8 +15,14 @@ pub(crate) struct MetricTable<S> {
     /// Indexes sorted by key; new entries are missing until the next
     /// [`MetricTable::for_each_sorted`].
     order: Vec<u32>,
+    /// Number of entries whose names are in their final blocks.
+    packed: usize,
     hasher: DefaultHashBuilder,
 }
+
+/// Number of names in a block of shared text. Fewer new names in an interval are not worth one.
+const BLOCK_NAMES: usize = 512;
+const BLOCK_NAMES_MIN: usize = 16;
 
 /// A metric with its state and usage counts.
 #[derive(Debug)]
@@ -27,9 +33,9 @@ pub(crate) struct MetricEntry<S> {
     /// refer to it by index.
     live: bool,
     /// Samples in the running interval.
-    pub(crate) hits: u64,
+    pub(crate) hits: u32,
     /// Samples since the last key flush.
-    pub(crate) key_hits: u64,
+    pub(crate) key_hits: u32,
     /// The number of the last flush that included the metric; 0 if none has since it was created,
     /// or deleted by a command.
     pub(crate) last_flush: u32,
@@ -48,6 +54,7 @@ impl<S> Default for MetricTable<S> {
             entries: Vec::new(),
             live: 0,
             order: Vec::new(),
+            packed: 0,
             hasher: DefaultHashBuilder::default(),
         }
     }
@@ -76,7 +83,19 @@ impl<S: Default> MetricTable<S> {
         by_key.insert_unique(hash, index, |index| {
             hasher.hash_one(entries[*index as usize].name.key())
         });
+        if self.entries.len() - self.packed >= BLOCK_NAMES {
+            self.pack_names();
+        }
         index
+    }
+
+    /// Moves the names of new entries to a shared block.
+    fn pack_names(&mut self) {
+        let new = &mut self.entries[self.packed..];
+        if new.len() >= BLOCK_NAMES_MIN {
+            MetricName::share_block(new.iter_mut().map(|entry| &mut entry.name));
+        }
+        self.packed = self.entries.len();
     }
 
     /// Returns the entry at an index, live or not.
@@ -132,6 +151,8 @@ impl<S: Default> MetricTable<S> {
 
     /// Calls `each` for all live entries, sorted by key.
     pub(crate) fn for_each_sorted(&mut self, mut each: impl FnMut(&mut MetricEntry<S>)) {
+        // From here on, snapshots refer to the names.
+        self.pack_names();
         let (sorted, all) = (self.order.len(), self.entries.len());
         if sorted < all {
             self.order.extend(sorted as u32..all as u32);
@@ -170,6 +191,11 @@ impl<S: Default> MetricTable<S> {
         self.entries.retain(|entry| entry.live);
         self.entries.shrink_to(2 * self.live);
         self.order = Vec::new();
+        // Most texts in the blocks are those of removed metrics.
+        for names in self.entries.chunks_mut(BLOCK_NAMES) {
+            MetricName::share_block(names.iter_mut().map(|entry| &mut entry.name));
+        }
+        self.packed = self.entries.len();
         let Self { by_key, entries, hasher, .. } = self;
         *by_key = HashTable::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {

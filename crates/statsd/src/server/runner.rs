@@ -347,7 +347,7 @@ mod tests {
             panic!("an interval must be waiting")
         };
         let hits = snapshot.counters.iter().find(|counter| counter.name.key() == "api.hits");
-        assert_eq!(hits.map(|hits| (hits.value, hits.rate)), Some((300.0, 3.0)));
+        assert_eq!(hits.map(|hits| (hits.value, snapshot.rate(hits))), Some((300.0, 3.0)));
         // The next interval waits while the first is in progress.
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Queued);
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Joined);

@@ -11,7 +11,7 @@ use crate::{
     flush::{
         CounterMetric, GaugeMetric, SetMetric, TimerMetric, TimerSamples,
         statistics::{PrefixSums, TimerRules},
-        table::MetricTable,
+        table::{MetricEntry, MetricTable},
     },
 };
 
@@ -26,8 +26,7 @@ struct Calculator<'r> {
 impl KeyRegistry {
     /// Returns all counters, and the variants of merged ones.
     pub(super) fn counters(&mut self) -> (Vec<CounterMetric>, Vec<CounterMetric>) {
-        let (flush, seconds) = (self.flushes, self.settings.flush_interval.as_secs_f64());
-        let list = |table: &mut _| counters(table, flush, seconds);
+        let list = |table: &mut _| counters(table, self.flushes, self.needs.idle_counters);
         (list(&mut self.counters), list(&mut self.variants.counters))
     }
 
@@ -56,18 +55,27 @@ impl KeyRegistry {
     }
 }
 
-fn counters(table: &mut MetricTable<CounterState>, flush: u32, seconds: f64) -> Vec<CounterMetric> {
-    let mut counters = Vec::with_capacity(table.len());
+/// Returns the counters, without idle ones unless `idle`. A counter is never idle in its first
+/// flush.
+fn counters(table: &mut MetricTable<CounterState>, flush: u32, idle: bool) -> Vec<CounterMetric> {
+    let is_included = |entry: &MetricEntry<CounterState>| {
+        idle || entry.hits > 0 || entry.state.value != 0.0 || entry.last_flush == 0
+    };
+    let included = table.iter().filter(|entry| is_included(entry)).count();
+    let mut counters = Vec::with_capacity(included);
     table.for_each_sorted(|entry| {
+        let is_included = is_included(entry);
         entry.last_flush = flush;
+        if !is_included {
+            return;
+        }
         entry.state.total += entry.state.value;
         counters.push(CounterMetric {
             name: entry.name.clone(),
             merged: entry.merged,
             value: entry.state.value,
-            rate: entry.state.value / seconds,
             total: entry.state.total,
-            since: time(entry.state.since_ms),
+            since: compact_time(entry.state.since_ms),
         });
     });
     counters
@@ -140,6 +148,10 @@ fn sets(table: &mut MetricTable<SetState>, flush: u32) -> Vec<SetMetric> {
         });
     });
     sets
+}
+
+fn compact_time(ms: u64) -> (u32, u16) {
+    (u32::try_from(ms / 1000).unwrap_or(u32::MAX), (ms % 1000) as u16)
 }
 
 fn time(ms: u64) -> SystemTime {

@@ -238,8 +238,8 @@ impl MetricTable<SetState> {
 
 impl<S> MetricEntry<S> {
     fn hit(&mut self, hits: u32) {
-        self.hits += u64::from(hits);
-        self.key_hits += u64::from(hits);
+        self.hits = self.hits.saturating_add(hits);
+        self.key_hits = self.key_hits.saturating_add(hits);
     }
 }
 
