@@ -96,18 +96,25 @@ pub struct SnapshotRequirements {
     pub names_as_sent: bool,
     /// Counters that were not received in the interval.
     pub idle_counters: bool,
+    /// The statistics of etsy's server, [`crate::flush::TimerMetric::fields`], and the quantiles of
+    /// [`crate::flush::TimerSummary`].
+    pub timer_fields: bool,
 }
 
 impl Default for SnapshotRequirements {
     fn default() -> Self {
-        Self { idle_counters: true, ..Self::MINIMAL }
+        Self { idle_counters: true, timer_fields: true, ..Self::MINIMAL }
     }
 }
 
 impl SnapshotRequirements {
     /// No optional part.
-    pub const MINIMAL: Self =
-        Self { distributions: false, names_as_sent: false, idle_counters: false };
+    pub const MINIMAL: Self = Self {
+        distributions: false,
+        names_as_sent: false,
+        idle_counters: false,
+        timer_fields: false,
+    };
 
     /// Requires every part that at least one of the two requires.
     #[must_use]
@@ -116,6 +123,7 @@ impl SnapshotRequirements {
             distributions: self.distributions || other.distributions,
             names_as_sent: self.names_as_sent || other.names_as_sent,
             idle_counters: self.idle_counters || other.idle_counters,
+            timer_fields: self.timer_fields || other.timer_fields,
         }
     }
 }

@@ -111,10 +111,10 @@ pub(crate) struct Calculation {
 }
 
 impl Calculation {
-    pub(crate) fn new(settings: &StatsdSettings) -> Arc<Self> {
+    pub(crate) fn new(settings: &StatsdSettings, timer_fields: bool) -> Arc<Self> {
         let limits = &settings.limits;
         Arc::new(Self {
-            rules: TimerRules::new(&settings.aggregation),
+            rules: TimerRules::new(&settings.aggregation, timer_fields),
             exact_samples: limits.exact_samples,
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
@@ -185,7 +185,8 @@ pub struct TimerMetric {
     pub unit: TimingUnit,
     /// The statistics of etsy's server, with its names and order, after the filter for calculated
     /// metrics: `count_90`, `mean_90`, `upper_90`, …, `std`, `upper`, … `median`, and
-    /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0.
+    /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0. Empty unless
+    /// a backend requires them.
     pub fields: Box<[(Arc<str>, f64)]>,
     /// Typed statistics, which the filter for calculated metrics does not affect. `None` if the
     /// interval has no samples.

@@ -68,7 +68,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         },
         variants: MetricVariants::default(),
         percentiles: [90.0].into(),
-        calculation: Calculation::new(&StatsdSettings::default()),
+        calculation: Calculation::new(&StatsdSettings::default(), true),
     }
 }
 

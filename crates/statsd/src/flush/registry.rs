@@ -120,7 +120,7 @@ impl KeyRegistry {
     /// Creates a registry with only etsy's own counters, at 0.
     pub fn new(settings: &StatsdSettings, needs: SnapshotRequirements, now: SystemTime) -> Self {
         let mut registry = Self {
-            calculation: Calculation::new(settings),
+            calculation: Calculation::new(settings, needs.timer_fields),
             self_names: SelfMetricNames::new(settings),
             settings: settings.clone(),
             needs,
@@ -157,7 +157,7 @@ impl KeyRegistry {
     /// Applies new rules for calculation, naming and deletion. Stored values are retained.
     pub fn reload(&mut self, aggregation: &Aggregation, now: SystemTime) {
         self.settings.aggregation = aggregation.clone();
-        self.calculation = Calculation::new(&self.settings);
+        self.calculation = Calculation::new(&self.settings, self.needs.timer_fields);
         self.self_names = SelfMetricNames::new(&self.settings);
         self.count_self_metrics(0, 0, 0, now);
         if !aggregation.delete_idle_gauges {
