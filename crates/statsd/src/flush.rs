@@ -136,6 +136,8 @@ pub struct CounterMetric {
     pub total: f64,
     /// Start of `total`, in seconds since 1970 and milliseconds: there may be millions of counters.
     pub(crate) since: (u32, u16),
+    /// Whether the counter was not received in the interval.
+    pub idle: bool,
 }
 
 impl CounterMetric {
@@ -157,6 +159,8 @@ pub struct GaugeMetric {
     pub merged: bool,
     /// The value at the end of the interval.
     pub value: f64,
+    /// Whether the gauge was not received in the interval.
+    pub idle: bool,
 }
 
 /// A set of one interval.

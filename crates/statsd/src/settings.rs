@@ -143,6 +143,10 @@ pub struct Aggregation {
     pub delete_idle_gauges: bool,
     /// Number of flushes that send a gauge after it was last received, at least 1.
     pub gauge_ttl: u32,
+    /// Delete metrics of all types that were not received for this long, at the next flush; never
+    /// if zero.
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub ttl: Duration,
     /// Replace or remove characters in keys that are invalid in Graphite.
     pub sanitise: bool,
     /// Prefix of the server's own metrics.
@@ -162,6 +166,7 @@ impl Default for Aggregation {
             delete_idle_sets: false,
             delete_idle_gauges: false,
             gauge_ttl: 1,
+            ttl: Duration::ZERO,
             sanitise: true,
             prefix: "statsd".to_owned(),
             extra_metrics: true,

@@ -52,7 +52,11 @@ pub fn open(
         backends.push(Box::new(FileBackend::new(file.clone())));
     }
     if let Some(prometheus) = &configured.prometheus {
-        backends.push(Box::new(PrometheusBackend::new(prometheus)?));
+        let mut prometheus = prometheus.clone();
+        if prometheus.ttl.is_zero() {
+            prometheus.ttl = settings.aggregation.ttl;
+        }
+        backends.push(Box::new(PrometheusBackend::new(&prometheus)?));
     }
     for influx in &configured.influx {
         backends.push(Box::new(InfluxBackend::new(influx).map_err(BackendOpenError::Influx)?));

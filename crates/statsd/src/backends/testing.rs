@@ -38,6 +38,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         value,
         total: value,
         since: (u32::try_from(timestamp).unwrap() - 10, 0),
+        idle: false,
     };
     FlushSnapshot {
         timestamp,
@@ -53,6 +54,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
             name: MetricName::new("pool.size"),
             merged: false,
             value: -2.5,
+            idle: false,
         }],
         sets: vec![SetMetric {
             name: MetricName::new("users"),

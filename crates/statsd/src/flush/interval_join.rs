@@ -147,6 +147,7 @@ impl JoinableMetric for CounterMetric {
 
     fn prepend(&mut self, earlier: &Self, _: &mut IntervalJoiner<'_>) {
         self.value += earlier.value;
+        self.idle &= earlier.idle;
     }
 }
 
@@ -159,7 +160,9 @@ impl JoinableMetric for GaugeMetric {
         &mut self.merged
     }
 
-    fn prepend(&mut self, _: &Self, _: &mut IntervalJoiner<'_>) {}
+    fn prepend(&mut self, earlier: &Self, _: &mut IntervalJoiner<'_>) {
+        self.idle &= earlier.idle;
+    }
 }
 
 impl JoinableMetric for SetMetric {

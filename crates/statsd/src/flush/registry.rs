@@ -23,7 +23,11 @@ pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
-use super::{Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable};
+use super::{
+    Calculation, FlushSnapshot,
+    statistics::PrefixSums,
+    table::{MetricEntry, MetricTable},
+};
 use crate::{
     MetricName,
     aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
@@ -280,35 +284,32 @@ impl KeyRegistry {
     /// Resets values after a flush and removes idle metrics, as etsy's server does.
     fn clear(&mut self) {
         let rules = &self.settings.aggregation;
+        let end = IntervalEnd::new(&self.settings, self.flushes);
         self.overflow_keys = 0;
         let variants = &mut self.variants;
         for counters in [&mut self.counters, &mut variants.counters] {
             counters.retain(|entry| {
                 entry.state.value = 0.0;
-                entry.hits = 0;
-                !rules.delete_idle_counters || is_self_metric(entry.name.key())
+                end.retains(entry, !rules.delete_idle_counters || is_self_metric(entry.name.key()))
             });
         }
         for timers in [&mut self.timers, &mut variants.timers] {
             timers.retain(|entry| {
                 entry.state.clear();
-                entry.hits = 0;
-                !rules.delete_idle_timers
+                end.retains(entry, !rules.delete_idle_timers)
             });
         }
         for sets in [&mut self.sets, &mut variants.sets] {
             sets.retain(|entry| {
                 entry.state = SetState::default();
-                entry.hits = 0;
-                !rules.delete_idle_sets
+                end.retains(entry, !rules.delete_idle_sets)
             });
         }
         for gauges in [&mut self.gauges, &mut variants.gauges] {
             gauges.retain(|entry| {
-                entry.hits = 0;
                 let ttl = entry.state.ttl.map(|ttl| ttl.saturating_sub(1));
                 entry.state.ttl = ttl;
-                !rules.delete_idle_gauges || ttl != Some(0)
+                end.retains(entry, !rules.delete_idle_gauges || ttl != Some(0))
             });
         }
         let dead = self.counters.dead_count()
@@ -317,6 +318,37 @@ impl KeyRegistry {
             + self.sets.dead_count()
             + self.variants.dead();
         self.reset_shards = dead > self.keys() + 4096;
+    }
+}
+
+/// The end of an interval, which removes metrics.
+struct IntervalEnd {
+    /// The number of the flush.
+    flush: u32,
+    /// The number of flushes after which a metric is deleted that was not received.
+    ttl: Option<u32>,
+}
+
+impl IntervalEnd {
+    fn new(settings: &StatsdSettings, flush: u32) -> Self {
+        let ttl = settings.aggregation.ttl;
+        let flushes = ttl.as_nanos().div_ceil(settings.flush_interval.as_nanos().max(1));
+        let flushes = u32::try_from(flushes).unwrap_or(u32::MAX);
+        Self { flush, ttl: (!ttl.is_zero()).then_some(flushes) }
+    }
+
+    /// Resets the usage count of a metric that the rules for idle metrics keep or delete. Returns
+    /// whether it remains.
+    fn retains<S>(&self, entry: &mut MetricEntry<S>, mut remains: bool) -> bool {
+        if entry.is_idle() {
+            let idle = self.flush.saturating_sub(entry.last_flush);
+            remains &= self.ttl.is_none_or(|ttl| idle < ttl);
+        }
+        if entry.hits > 0 || !remains {
+            entry.last_flush = self.flush;
+        }
+        entry.hits = 0;
+        remains
     }
 }
 

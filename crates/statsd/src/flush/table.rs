@@ -36,8 +36,8 @@ pub(crate) struct MetricEntry<S> {
     pub(crate) hits: u32,
     /// Samples since the last key flush.
     pub(crate) key_hits: u32,
-    /// The number of the last flush that included the metric; 0 if none has since it was created,
-    /// or deleted by a command.
+    /// While the metric exists, the number of the flush after it was last received, and 0 before
+    /// the first. After that, the number of the flush that deleted it, and 0 if a command did.
     pub(crate) last_flush: u32,
     /// Whether other spellings of the key are merged into this entry; if so, each spelling has its
     /// own entry in the table of variants.
@@ -45,6 +45,14 @@ pub(crate) struct MetricEntry<S> {
     /// For a merged entry: the variant spelled like the key itself, if it was ever sent. For a
     /// variant: the entry it is merged into.
     pub(crate) linked: Option<u32>,
+}
+
+impl<S> MetricEntry<S> {
+    /// Whether the metric was not received in the running interval. The server's own metrics are
+    /// never idle.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.hits == 0 && self.last_flush > 0
+    }
 }
 
 impl<S> Default for MetricTable<S> {

@@ -351,6 +351,45 @@ fn removed_keys_free_memory_without_losing_samples() {
 }
 
 #[test]
+fn metrics_not_received_for_ttl_are_deleted() {
+    let ttl = Duration::from_secs(25);
+    let mut server = TestRegistry::with(Aggregation { ttl, ..Aggregation::default() });
+    let own = server.flush().self_metrics.num_stats;
+    server.send("c:1|c\nt:1|ms\ng:1|g\ns:a|s\nc/d:1|c\nstays:1|c");
+    let numbers: Vec<u64> = (0..5)
+        .map(|_| {
+            let number = server.flush().self_metrics.num_stats - own;
+            server.send("stays:1|c");
+            number
+        })
+        .collect();
+    // Idle for 10, 20 and 30 seconds, and one more gauge than before: the timestamp lag.
+    assert_eq!(numbers, [7, 7, 7, 7, 2]);
+    server.send("c:5|c");
+    assert_eq!(counter(&server.flush(), "c").unwrap().total, 5.0);
+}
+
+#[test]
+fn idle_counters_are_omitted_unless_required() {
+    let needs = SnapshotRequirements::MINIMAL;
+    let mut server = TestRegistry::with(Aggregation::default());
+    server.registry = KeyRegistry::new(&StatsdSettings::default(), needs, START);
+    server.shards = vec![server.registry.shard()];
+    server.send("c:0|c\nd:1|c");
+    let keys = |snapshot: &FlushSnapshot| {
+        let keys = counters(snapshot).into_iter().map(|(key, _)| key.to_owned());
+        keys.filter(|key| !key.starts_with("statsd.")).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&server.flush()), ["c", "d"]);
+    assert_eq!(keys(&server.flush()), [""; 0]);
+    server.send("d:1|c\nt:1|ms");
+    let third = server.flush();
+    assert_eq!(keys(&third), ["d"]);
+    assert_eq!(counter(&third, "d").unwrap().total, 2.0);
+    assert_eq!((third.self_metrics.num_stats, third.timers[0].fields.len()), (2 + 1 + 3 + 1, 0));
+}
+
+#[test]
 fn perl_dialect_has_fewer_self_metrics() {
     let mut server = TestRegistry::new(&StatsdSettings {
         dialect: StatsdDialect::Perl,

@@ -56,6 +56,8 @@ pub(super) struct FamilyTable {
     order: Vec<u32>,
     /// Changes with `order`.
     generation: u64,
+    /// Whether idle series were ever removed.
+    has_evicted: bool,
     /// The labels of all series, in the format of [`LabelSet`].
     label_text: String,
     /// The observations of all timers.
@@ -166,6 +168,7 @@ impl FamilyTable {
             by_labels: HashTable::new(),
             order: Vec::new(),
             generation: 0,
+            has_evicted: false,
             label_text: String::new(),
             observations: Vec::new(),
             placements: PlacementTable::default(),
@@ -191,7 +194,7 @@ impl FamilyTable {
         let now = seconds(snapshot.time);
         self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
         for counter in snapshot.counters_as_sent() {
-            let moved = counter.value != 0.0;
+            let moved = !counter.idle;
             let located = self.locate(SeriesSource::Counter, &counter.name, false, now, moved);
             if let Some((series, scale)) = located {
                 // A Prometheus counter never decreases.
@@ -210,7 +213,7 @@ impl FamilyTable {
             }
         }
         for gauge in snapshot.gauges_as_sent() {
-            let located = self.locate(SeriesSource::Gauge, &gauge.name, false, now, true);
+            let located = self.locate(SeriesSource::Gauge, &gauge.name, false, now, !gauge.idle);
             if let Some((series, scale)) = located {
                 self.series[series].value = gauge.value * scale;
             }
@@ -318,6 +321,8 @@ impl FamilyTable {
     ) -> Option<(usize, f64)> {
         let place = match self.placements.find(source, name) {
             Some(place) => place,
+            // A key that is only repeated does not bring its removed series back.
+            None if self.has_evicted && !moved => return None,
             None => {
                 // Placements share the limit on series, so that a flood of keys cannot exhaust
                 // memory.
@@ -550,6 +555,7 @@ impl FamilyTable {
         for (series, remains) in self.series.iter().zip(&remaining) {
             used[series.family as usize] |= remains;
         }
+        self.has_evicted = true;
         let series = new_indexes(remaining.iter().copied());
         let families = new_indexes(used.iter().copied());
         self.move_families(&families, &series);

@@ -158,7 +158,12 @@ fn conflicting_name_gets_type_suffix() {
     let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
     let mut snapshot = FlushSnapshot::clone(&snapshot());
     let gauge =
-        |name: &str, value| GaugeMetric { name: MetricName::new(name), merged: false, value };
+        |name: &str, value| GaugeMetric {
+            name: MetricName::new(name),
+            merged: false,
+            value,
+            idle: false,
+        };
     snapshot.gauges = vec![
         gauge("api.hits_total", 1.0),
         gauge("api.latency_seconds_sum", 2.0),
@@ -458,4 +463,26 @@ fn names_and_helps_survive_eviction() {
     assert!(!text.contains("gone") && !text.contains("a=\"1\""), "{text}");
     prometheus.flush(&counters_only(1012, names(&["x.y;a=1"]).into_iter())).unwrap();
     assert_lines(&scrape(&prometheus), &["x_y_total{a=\"1\"} 30", "x_y_total{a=\"2\"} 60"]);
+}
+
+#[test]
+fn repeated_metrics_do_not_renew_removed_series() {
+    let settings = settings::PrometheusSettings { ttl: Duration::from_secs(15), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let flush = |prometheus: &mut PrometheusBackend, time: i64, idle: bool| {
+        let mut snapshot = snapshot_at(time);
+        snapshot.counters[0].idle = idle;
+        snapshot.counters[0].value = if idle { 0.0 } else { 30.0 };
+        snapshot.gauges[0].idle = idle;
+        prometheus.flush(&Arc::new(snapshot)).unwrap();
+        scrape(prometheus)
+    };
+    flush(&mut prometheus, 1000, false);
+    assert_lines(&flush(&mut prometheus, 1010, true), &["pool_size -2.5", "api_hits_total 30"]);
+    for time in [1020, 1030, 1040] {
+        let text = flush(&mut prometheus, time, true);
+        assert!(!text.contains("pool_size") && !text.contains("api_hits_total 0"), "{text}");
+        assert_lines(&text, &["users 2"]);
+    }
+    assert_lines(&flush(&mut prometheus, 1050, false), &["pool_size -2.5", "api_hits_total 30"]);
 }

@@ -26,7 +26,7 @@ struct Calculator<'r> {
 impl KeyRegistry {
     /// Returns all counters, and the variants of merged ones.
     pub(super) fn counters(&mut self) -> (Vec<CounterMetric>, Vec<CounterMetric>) {
-        let list = |table: &mut _| counters(table, self.flushes, self.needs.idle_counters);
+        let list = |table: &mut _| counters(table, self.needs.idle_counters);
         (list(&mut self.counters), list(&mut self.variants.counters))
     }
 
@@ -38,34 +38,28 @@ impl KeyRegistry {
             seconds: self.settings.flush_interval.as_secs_f64(),
             distributions: self.needs.distributions,
         };
-        let mut list = |table: &mut _| timers(table, self.flushes, &mut calculator);
+        let mut list = |table: &mut _| timers(table, &mut calculator);
         (list(&mut self.timers), list(&mut self.variants.timers))
     }
 
     /// Returns all gauges, and the variants of merged ones.
     pub(super) fn gauges(&mut self) -> (Vec<GaugeMetric>, Vec<GaugeMetric>) {
-        let list = |table: &mut _| gauges(table, self.flushes);
-        (list(&mut self.gauges), list(&mut self.variants.gauges))
+        (gauges(&mut self.gauges), gauges(&mut self.variants.gauges))
     }
 
     /// Returns all sets, and the variants of merged ones.
     pub(super) fn sets(&mut self) -> (Vec<SetMetric>, Vec<SetMetric>) {
-        let list = |table: &mut _| sets(table, self.flushes);
-        (list(&mut self.sets), list(&mut self.variants.sets))
+        (sets(&mut self.sets), sets(&mut self.variants.sets))
     }
 }
 
-/// Returns the counters, without idle ones unless `idle`. A counter is never idle in its first
-/// flush.
-fn counters(table: &mut MetricTable<CounterState>, flush: u32, idle: bool) -> Vec<CounterMetric> {
-    let is_included = |entry: &MetricEntry<CounterState>| {
-        idle || entry.hits > 0 || entry.state.value != 0.0 || entry.last_flush == 0
-    };
+/// Returns the counters, with or without idle ones.
+fn counters(table: &mut MetricTable<CounterState>, with_idle: bool) -> Vec<CounterMetric> {
+    let is_included = |entry: &MetricEntry<CounterState>| with_idle || !entry.is_idle();
     let included = table.iter().filter(|entry| is_included(entry)).count();
     let mut counters = Vec::with_capacity(included);
     table.for_each_sorted(|entry| {
         let is_included = is_included(entry);
-        entry.last_flush = flush;
         if !is_included {
             return;
         }
@@ -76,6 +70,7 @@ fn counters(table: &mut MetricTable<CounterState>, flush: u32, idle: bool) -> Ve
             value: entry.state.value,
             total: entry.state.total,
             since: compact_time(entry.state.since_ms),
+            idle: entry.is_idle(),
         });
     });
     counters
@@ -83,13 +78,11 @@ fn counters(table: &mut MetricTable<CounterState>, flush: u32, idle: bool) -> Ve
 
 fn timers(
     table: &mut MetricTable<TimerState>,
-    flush: u32,
     calculator: &mut Calculator<'_>,
 ) -> Vec<TimerMetric> {
     let Calculator { rules, scratch, seconds, distributions } = calculator;
     let mut timers = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let key = entry.name.key();
         let state = &mut entry.state;
         let (fields, summary) = match &state.sketched {
@@ -120,22 +113,25 @@ fn timers(
     timers
 }
 
-fn gauges(table: &mut MetricTable<GaugeState>, flush: u32) -> Vec<GaugeMetric> {
+fn gauges(table: &mut MetricTable<GaugeState>) -> Vec<GaugeMetric> {
     let mut gauges = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let value = entry.state.value();
         entry.state.before = Some(value);
         entry.state.running = GaugeCell::default();
-        gauges.push(GaugeMetric { name: entry.name.clone(), merged: entry.merged, value });
+        gauges.push(GaugeMetric {
+            name: entry.name.clone(),
+            merged: entry.merged,
+            value,
+            idle: entry.is_idle(),
+        });
     });
     gauges
 }
 
-fn sets(table: &mut MetricTable<SetState>, flush: u32) -> Vec<SetMetric> {
+fn sets(table: &mut MetricTable<SetState>) -> Vec<SetMetric> {
     let mut sets = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let members = &entry.state.members;
         let text = |member: &[u8]| Box::<str>::from(String::from_utf8_lossy(member));
         let mut members: Vec<Box<str>> = members.iter().map(|member| text(member)).collect();

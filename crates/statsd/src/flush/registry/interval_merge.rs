@@ -41,6 +41,7 @@ impl KeyRegistry {
             if let Some(variant) = variant.or(entry.linked) {
                 let entry = self.variants.counters.sum(variant, flushes, now_ms);
                 entry.state.value += counter.sum;
+                entry.hit(counter.hits);
             }
         });
         let exact_max = self.settings.limits.exact_samples;
@@ -48,7 +49,9 @@ impl KeyRegistry {
             let CellTarget { key, variant } = timers[cell];
             if let Some(variant) = variant.or(self.timers.entry(key).linked) {
                 let mut copy = timer.clone();
-                self.variants.timers.observe(variant, &mut copy, exact_max, flushes, now_ms);
+                let variants = &mut self.variants.timers;
+                let entry = variants.observe(variant, &mut copy, exact_max, flushes, now_ms);
+                entry.hit(timer.hits);
             }
             let entry = self.timers.observe(key, timer, exact_max, flushes, now_ms);
             entry.hit(timer.hits);
@@ -61,7 +64,9 @@ impl KeyRegistry {
             entry.state.running.merge(gauge);
             entry.hit(gauge.hits);
             if let Some(variant) = variant.or(entry.linked) {
-                self.variants.gauges.touch(variant, ttl).state.running.merge(gauge);
+                let entry = self.variants.gauges.touch(variant, ttl);
+                entry.state.running.merge(gauge);
+                entry.hit(gauge.hits);
             }
         });
         let members_max = self.settings.limits.set_members;
@@ -70,7 +75,8 @@ impl KeyRegistry {
             if let Some(variant) = variant.or(self.sets.entry(key).linked) {
                 let mut copy =
                     SetCell { members: set.members.clone(), refused: set.refused, hits: 0 };
-                self.variants.sets.join(variant, &mut copy, members_max);
+                let (entry, _) = self.variants.sets.join(variant, &mut copy, members_max);
+                entry.hit(set.hits);
             }
             let (entry, refused) = self.sets.join(key, set, members_max);
             entry.hit(set.hits);

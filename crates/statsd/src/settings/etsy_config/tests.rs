@@ -85,6 +85,7 @@ fn etsy_example_keys_are_read() {
         delete_idle_sets: true,
         delete_idle_gauges: false,
         gauge_ttl: 3,
+        ttl: Duration::ZERO,
         sanitise: false,
         prefix: "me".to_owned(),
         extra_metrics: false,
