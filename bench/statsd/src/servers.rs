@@ -174,8 +174,8 @@ impl ServerInventory {
         Ok(command)
     }
 
-    /// Starts howdah with only the Prometheus backend, with these lines in its section. Also returns
-    /// the port of the endpoint.
+    /// Starts howdah with only the Prometheus backend, with these lines in its section. Also
+    /// returns the port of the endpoint.
     pub(crate) fn start_with_prometheus(
         &self,
         port: u16,

@@ -19,7 +19,11 @@ use std::{
 
 use self::statistics::TimerRules;
 use crate::{
-    MetricName, grammar::TimingUnit, self_metrics::SelfMetrics, settings::StatsdSettings,
+    MetricName,
+    grammar::TimingUnit,
+    hyperloglog::HyperLogLog,
+    self_metrics::SelfMetrics,
+    settings::{SetOverflow, StatsdSettings},
     sketch::Sketch,
 };
 
@@ -108,6 +112,7 @@ pub(crate) struct Calculation {
     exact_samples: usize,
     exact_samples_total: usize,
     set_members: usize,
+    set_overflow: SetOverflow,
 }
 
 impl Calculation {
@@ -118,6 +123,7 @@ impl Calculation {
             exact_samples: limits.exact_samples,
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
+            set_overflow: limits.set_overflow,
         })
     }
 }
@@ -171,10 +177,13 @@ pub struct SetMetric {
     /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
     /// False for variants.
     pub merged: bool,
-    /// Number of distinct members in the interval, as far as the limit of `members` allows.
+    /// Number of distinct members in the interval, exact or estimated.
     pub count: u64,
-    /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`.
+    /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`; empty if
+    /// the number is an estimate.
     pub members: Arc<[Box<str>]>,
+    /// The estimate, if the set had too many members.
+    pub estimate: Option<Arc<HyperLogLog>>,
 }
 
 /// A timer, histogram or distribution of one interval.

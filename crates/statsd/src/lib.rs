@@ -27,6 +27,7 @@
 //! - [`settings`]: the configuration, read from any of the supported file formats.
 //! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
 //! - [`self_metrics`]: the table of the server's own metrics.
+//! - [`sketch`] and [`hyperloglog`]: sketches of distributions and of sets.
 //! - [`ledger`]: losses and their location: *sent = delivered + socket drops + backlog drops +
 //!   unread*.
 //!
@@ -36,6 +37,7 @@ pub mod aggregate;
 pub mod backends;
 pub mod flush;
 pub mod grammar;
+pub mod hyperloglog;
 pub mod js;
 pub mod ledger;
 pub mod management;

@@ -269,7 +269,7 @@ fn run(
             }
             account = read.clone();
             let snapshot = distribute(core, runners, FlushTime { now, lag }, read);
-            notices.flushed(&snapshot.self_metrics, settings.limits.set_members);
+            notices.flushed(&snapshot.self_metrics, &settings.limits);
         }
         if key_log.poll_write(&core.settings().key_flush, Instant::now()) {
             key_log::write(core);

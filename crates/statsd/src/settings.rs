@@ -209,8 +209,10 @@ pub struct StatsdLimits {
     pub exact_samples: usize,
     /// Maximum number of samples, over all timers, stored exactly per interval and reader thread.
     pub exact_samples_total: usize,
-    /// Maximum number of members per set and interval; further members are rejected and counted.
+    /// Maximum number of members stored per set and interval.
     pub set_members: usize,
+    /// The effect of further members.
+    pub set_overflow: SetOverflow,
     /// Maximum length of a set member in bytes. A longer member is stored as a prefix and a hash of
     /// the whole member.
     pub member_bytes: usize,
@@ -225,9 +227,22 @@ impl Default for StatsdLimits {
             exact_samples: 1_000_000,
             exact_samples_total: 16_000_000,
             set_members: 100_000,
+            set_overflow: SetOverflow::default(),
             member_bytes: 256,
         }
     }
+}
+
+/// The effect of members beyond [`StatsdLimits::set_members`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetOverflow {
+    /// The set becomes an estimate until the flush: its members are counted within about 1 %, but
+    /// not stored.
+    #[default]
+    Estimate,
+    /// Further members are rejected and counted.
+    Refuse,
 }
 
 /// The settings of the log of the busiest keys.

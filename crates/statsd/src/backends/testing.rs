@@ -61,6 +61,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
             merged: false,
             count: 2,
             members: ["anna", "bob"].map(Box::from).into(),
+            estimate: None,
         }],
         self_metrics: SelfMetrics {
             prefix: "statsd".into(),

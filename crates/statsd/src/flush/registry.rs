@@ -266,9 +266,11 @@ impl KeyRegistry {
         }
     }
 
-    /// Returns the sets that exceeded the member limit in this interval.
+    /// Returns the sets that exceeded the member limit in this interval, and became estimates or
+    /// refused members.
     fn capped_sets(&self) -> impl Iterator<Item = &MetricName> {
-        self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
+        let capped = |state: &SetState| state.refused > 0 || state.estimate.is_some();
+        self.sets.iter().filter(move |entry| capped(&entry.state)).map(|entry| &entry.name)
     }
 
     fn extra(&self, flush_lag: Duration) -> ExtraMetrics {

@@ -4,8 +4,9 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
+    hyperloglog::HyperLogLog,
     ledger::LossAccount,
-    settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
+    settings::{Aggregation, SetOverflow, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 const START: SystemTime = SystemTime::UNIX_EPOCH;
@@ -287,7 +288,12 @@ fn joined_interval_combines_both() {
 
 #[test]
 fn joined_interval_respects_limits() {
-    let limits = StatsdLimits { exact_samples: 3, set_members: 3, ..StatsdLimits::default() };
+    let limits = StatsdLimits {
+        exact_samples: 3,
+        set_members: 3,
+        set_overflow: SetOverflow::Refuse,
+        ..StatsdLimits::default()
+    };
     let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("t:1:2|ms\ns:a|s\ns:b|s");
     let mut joined = server.flush();
@@ -303,7 +309,11 @@ fn joined_interval_respects_limits() {
 
 #[test]
 fn capped_sets_are_counted_and_named() {
-    let limits = StatsdLimits { set_members: 2, ..StatsdLimits::default() };
+    let limits = StatsdLimits {
+        set_members: 2,
+        set_overflow: SetOverflow::Refuse,
+        ..StatsdLimits::default()
+    };
     let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("s:a|s\ns:b|s\ns:c|s\ns:d|s");
     server.shards[1].lock().apply_packet(b"s:a|s\ns:e|s\nfine:a|s");
@@ -315,6 +325,41 @@ fn capped_sets_are_counted_and_named() {
     assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
     assert_extra(&server.flush().self_metrics, "capped_sets", 0.0);
+}
+
+#[test]
+fn excess_members_are_estimated_over_shards_and_intervals() {
+    let limits = StatsdLimits { set_members: 1000, ..StatsdLimits::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
+    let send = |server: &TestRegistry, shard: usize, members: std::ops::Range<u32>| {
+        for member in members {
+            server.shards[shard].lock().apply_packet(format!("s:{member}|s").as_bytes());
+        }
+    };
+    let within = |snapshot: &FlushSnapshot, exact: f64| {
+        let set = &snapshot.sets[0];
+        let error = set.count as f64 / exact - 1.0;
+        assert!(error.abs() <= 3.0 * HyperLogLog::RELATIVE_ERROR, "{exact}: {}", set.count);
+        assert!(set.members.is_empty() && set.estimate.is_some());
+    };
+    // Each shard is within the limit, but their union is not; and one of two is not.
+    send(&server, 0, 0..800);
+    send(&server, 1, 400..1200);
+    let first = server.flush();
+    within(&first, 1200.0);
+    assert_extra(&first.self_metrics, "capped_sets", 1.0);
+    assert_eq!(server.registry.totals().rejects.total(), 0);
+    send(&server, 0, 1000..4000);
+    send(&server, 1, 3990..4000);
+    let second = server.flush();
+    within(&second, 3000.0);
+    within(&first.joined(&second), 4000.0);
+    send(&server, 0, 0..900);
+    let third = server.flush();
+    assert_eq!((third.sets[0].count, third.sets[0].members.len()), (900, 900));
+    within(&second.joined(&third), 3900.0);
+    send(&server, 0, 900..1800);
+    within(&third.joined(&server.flush()), 1800.0);
 }
 
 #[test]

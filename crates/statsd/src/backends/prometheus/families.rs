@@ -60,7 +60,6 @@ pub(super) struct FamilyTable {
     has_evicted: bool,
     /// The labels of all series, in the format of [`LabelSet`].
     label_text: String,
-    /// The observations of all timers.
     observations: Vec<TimerObservations>,
     placements: PlacementTable,
     /// Names and help texts that cannot be derived from keys.

@@ -139,8 +139,12 @@ fn sets(table: &mut MetricTable<SetState>) -> Vec<SetMetric> {
         sets.push(SetMetric {
             name: entry.name.clone(),
             merged: entry.merged,
-            count: members.len() as u64,
+            count: match &entry.state.estimate {
+                Some(estimate) => estimate.count().round() as u64,
+                None => members.len() as u64,
+            },
             members: members.into(),
+            estimate: entry.state.estimate.clone().map(Arc::from),
         });
     });
     sets
