@@ -39,7 +39,8 @@ pub use self::{
     otlp::OtlpBackend,
     postgres::{PostgresBackend, PostgresError},
     prometheus::{
-        MappingError, MappingProblem, PrometheusBackend, PrometheusError, map_counter_name,
+        MappingError, MappingProblem, PrometheusBackend, PrometheusError, RemoteWriteBackend,
+        RemoteWriteError, map_counter_name,
     },
     repeater::PacketRepeater,
 };

@@ -18,8 +18,8 @@ pub use self::{
     backends::{
         BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
         InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
-        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
-        RepeaterSettings, Temporality,
+        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings,
+        RemoteWriteSettings, RepeaterProtocol, RepeaterSettings, Temporality,
     },
     file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,

@@ -5,7 +5,8 @@ use howdah_http::client::EndpointError;
 
 use super::{
     ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
-    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError, RemoteWriteBackend,
+    RemoteWriteError,
 };
 use crate::settings::StatsdSettings;
 
@@ -24,6 +25,10 @@ pub enum BackendOpenError {
     /// The `prometheus` section or its mapping file is invalid, or the endpoint cannot be started.
     #[error("cannot set up the prometheus backend")]
     Prometheus(#[from] PrometheusError),
+    /// A `remote-write` section or its mapping file is invalid, a file that the section names
+    /// cannot be used, or TLS cannot be set up.
+    #[error("cannot set up the remote-write backend")]
+    RemoteWrite(#[from] RemoteWriteError),
     /// The connection string or the table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
@@ -58,6 +63,13 @@ pub fn open(
         }
         backends.push(Box::new(PrometheusBackend::new(&prometheus)?));
     }
+    for remote_write in &configured.remote_write {
+        let mut remote_write = remote_write.clone();
+        if remote_write.ttl.is_zero() {
+            remote_write.ttl = settings.aggregation.ttl;
+        }
+        backends.push(Box::new(RemoteWriteBackend::new(&remote_write)?));
+    }
     for influx in &configured.influx {
         backends.push(Box::new(InfluxBackend::new(influx).map_err(BackendOpenError::Influx)?));
     }
@@ -81,6 +93,9 @@ fn each_section_opens_backend() {
         path = "/tmp/stats"
         [backends.prometheus]
         listen = "127.0.0.1:0"
+        [[backends.remote-write]]
+        url = "http://localhost:9090/api/v1/write"
+        labels = { job = "statsd" }
         [[backends.influx]]
         url = "http://localhost:8086/write?db=x&p=secret"
         [[backends.otlp]]
@@ -97,7 +112,7 @@ fn each_section_opens_backend() {
     .expect("settings");
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres"];
+    let all = ["graphite", "console", "file", "prometheus", "remote-write", "influx", "otlp", "postgres"];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

@@ -13,7 +13,10 @@ mod names;
 mod observations;
 mod placements;
 mod protobuf;
+mod remote_write;
+mod samples;
 mod scrape;
+mod snappy;
 mod text;
 mod yaml;
 
@@ -23,7 +26,10 @@ use parking_lot::Mutex;
 
 use howdah_http::server::HttpServer;
 
-pub use self::mapping::{MappingError, MappingProblem};
+pub use self::{
+    mapping::{MappingError, MappingProblem},
+    remote_write::{RemoteWriteBackend, RemoteWriteError},
+};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
@@ -71,7 +77,7 @@ impl PrometheusBackend {
     ///
     /// See [`PrometheusError`].
     pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
-        check(settings)?;
+        check_settings(settings)?;
         let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
         let families = FamilyTable::new(settings, mapping.transpose()?);
         let families = Arc::new(Mutex::new(families));
@@ -109,7 +115,7 @@ pub fn map_counter_name(
     })
 }
 
-fn check(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
+fn check_settings(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
     let ascending = settings.buckets.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || !settings.buckets.iter().all(|bound| bound.is_finite()) {
         let reason = "must be finite numbers in ascending order";

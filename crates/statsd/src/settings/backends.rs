@@ -19,6 +19,8 @@ pub struct BackendSettings {
     pub repeater: Vec<RepeaterSettings>,
     /// `[statsd.backends.prometheus]`: an endpoint for scrapes.
     pub prometheus: Option<PrometheusSettings>,
+    /// `[[statsd.backends.remote-write]]`: sends the same values by Prometheus' remote write.
+    pub remote_write: Vec<RemoteWriteSettings>,
     /// `[[statsd.backends.influx]]`: sends line protocol over HTTP.
     pub influx: Vec<InfluxSettings>,
     /// `[[statsd.backends.otlp]]`: sends OpenTelemetry's protocol over HTTP.
@@ -185,6 +187,86 @@ impl Default for PrometheusSettings {
             ttl: Duration::ZERO,
             series_max: 1_000_000,
         }
+    }
+}
+
+/// The settings of the remote-write backend, which sends what a scrape would have.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RemoteWriteSettings {
+    /// The endpoint: `http://host:9090/api/v1/write`.
+    pub url: String,
+    /// Labels added to each series, unless it has a label with the same name.
+    pub labels: BTreeMap<String, String>,
+    /// See [`PrometheusSettings::timers`].
+    pub timers: ObserverType,
+    /// See [`PrometheusSettings::quantiles`].
+    pub quantiles: Vec<f64>,
+    /// See [`PrometheusSettings::quantile_age`].
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub quantile_age: Duration,
+    /// See [`PrometheusSettings::buckets`].
+    pub buckets: Vec<f64>,
+    /// A mapping file in statsd_exporter's format.
+    pub mapping: Option<PathBuf>,
+    /// Series idle for this long are removed; never if zero.
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub ttl: Duration,
+    /// Maximum number of keys; values of further ones are dropped and counted.
+    pub series_max: usize,
+    /// File that contains a bearer token, if the server requires one.
+    pub token_file: Option<PathBuf>,
+    /// File with root certificates for https. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Maximum bytes spooled while the receiver is unreachable.
+    pub spool_bytes: usize,
+}
+
+impl RemoteWriteSettings {
+    /// Returns the settings of an endpoint with the same values.
+    pub(crate) fn values(&self) -> PrometheusSettings {
+        PrometheusSettings {
+            timers: self.timers,
+            quantiles: self.quantiles.clone(),
+            quantile_age: self.quantile_age,
+            buckets: self.buckets.clone(),
+            mapping: self.mapping.clone(),
+            ttl: self.ttl,
+            series_max: self.series_max,
+            ..PrometheusSettings::default()
+        }
+    }
+}
+
+impl Default for RemoteWriteSettings {
+    fn default() -> Self {
+        let values = PrometheusSettings::default();
+        Self {
+            url: String::new(),
+            labels: BTreeMap::new(),
+            timers: values.timers,
+            quantiles: values.quantiles,
+            quantile_age: values.quantile_age,
+            buckets: values.buckets,
+            mapping: values.mapping,
+            ttl: values.ttl,
+            series_max: values.series_max,
+            token_file: None,
+            ca_file: None,
+            spool_bytes: spool(),
+        }
+    }
+}
+
+/// Omits the URL's query, which may contain a password.
+impl fmt::Debug for RemoteWriteSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.url.split('?').next().unwrap_or_default();
+        f.debug_struct("RemoteWriteSettings")
+            .field("url", &url)
+            .field("labels", &self.labels)
+            .field("token_file", &self.token_file)
+            .finish_non_exhaustive()
     }
 }
 
