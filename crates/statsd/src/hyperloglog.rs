@@ -108,7 +108,8 @@ impl HyperLogLog {
         match format {
             FORMAT_ALL if rest.len() == REGISTERS / 4 * 3 => {
                 for (four, bytes) in sketch.registers.chunks_mut(4).zip(rest.chunks(3)) {
-                    let bits = bytes.iter().rev().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+                    let bits =
+                        bytes.iter().rev().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
                     for (at, register) in four.iter_mut().enumerate() {
                         *register = (bits >> (6 * at) & 0x3f) as u8;
                     }

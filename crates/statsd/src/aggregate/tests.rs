@@ -107,8 +107,7 @@ fn set_with_excess_members_becomes_estimate() {
 
 #[test]
 fn set_members_are_bounded() {
-    let mut shard =
-        shard(StatsdLimits { member_bytes: 3, ..set_limits(SetOverflow::Refuse) });
+    let mut shard = shard(StatsdLimits { member_bytes: 3, ..set_limits(SetOverflow::Refuse) });
     shard.apply_packet(b"s:aaaa|s\ns:aaaa|s\ns:b|s\ns:c|s");
     let mut interval = shard.swap(ShardInterval::default());
     interval.sets.drain(|_, set| assert_eq!((set.members.len(), set.refused), (2, 1)));

@@ -263,13 +263,12 @@ mod tests {
     #[test]
     fn reserved_names_are_prefixed_and_tag_values_unchanged() {
         let mut snapshot = FlushSnapshot::clone(&snapshot());
-        let gauge =
-            |name: &str| GaugeMetric {
-                name: MetricName::new(name),
-                merged: false,
-                value: 1.0,
-                idle: false,
-            };
+        let gauge = |name: &str| GaugeMetric {
+            name: MetricName::new(name),
+            merged: false,
+            value: 1.0,
+            idle: false,
+        };
         snapshot.gauges =
             vec![gauge("#a;city=Z\u{fc}rich;time=1;url=http://x/y?z"), gauge("b;k=50%")];
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();

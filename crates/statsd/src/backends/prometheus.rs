@@ -26,13 +26,13 @@ use parking_lot::Mutex;
 
 use howdah_http::server::HttpServer;
 
-pub use self::{
-    mapping::{MappingError, MappingProblem},
-    remote_write::{RemoteWriteBackend, RemoteWriteError},
-};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
+};
+pub use self::{
+    mapping::{MappingError, MappingProblem},
+    remote_write::{RemoteWriteBackend, RemoteWriteError},
 };
 use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
 use crate::{flush::FlushSnapshot, settings};

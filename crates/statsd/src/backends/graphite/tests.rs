@@ -245,7 +245,7 @@ fn many_gauges(count: u32) -> Arc<FlushSnapshot> {
     let gauge = |n: u32| crate::flush::GaugeMetric {
         name: crate::MetricName::new(&format!("many.{n}.with.a.name.of.usual.length")),
         merged: false,
-            idle: false,
+        idle: false,
         value: f64::from(n),
     };
     snapshot.gauges = (0..count).map(gauge).collect();

@@ -99,16 +99,8 @@ pub(super) struct PrometheusFamily {
 }
 
 /// Suffixes of names derived from keys: by convention, and added because of a conflict.
-const SUFFIXES: [&str; 8] = [
-    "",
-    "_total",
-    "_seconds",
-    "_counter",
-    "_gauge",
-    "_timer",
-    "_total_counter",
-    "_seconds_timer",
-];
+const SUFFIXES: [&str; 8] =
+    ["", "_total", "_seconds", "_counter", "_gauge", "_timer", "_total_counter", "_seconds_timer"];
 
 /// The metric type of a family, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -617,9 +609,8 @@ impl FamilyTable {
         }
         self.by_labels = HashTable::new();
         let Self { by_labels, series: all, hasher, label_text, .. } = self;
-        let hash = |series: &PrometheusSeries| {
-            hasher.hash_one((series.family, series.labels(label_text)))
-        };
+        let hash =
+            |series: &PrometheusSeries| hasher.hash_one((series.family, series.labels(label_text)));
         for (index, series) in all.iter().enumerate().filter(|(_, one)| one.labels_bytes > 0) {
             by_labels
                 .insert_unique(hash(series), index as u32, |other| hash(&all[*other as usize]));

@@ -18,8 +18,13 @@ use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 use howdah_stats::MetricHandle;
 
 use super::{
-    PrometheusError, check_settings, cursor::ScrapeCursor, families::FamilyTable,
-    mapping::NameMapping, names::{self, label_pairs}, samples::for_each_sample, snappy,
+    PrometheusError, check_settings,
+    cursor::ScrapeCursor,
+    families::FamilyTable,
+    mapping::NameMapping,
+    names::{self, label_pairs},
+    samples::for_each_sample,
+    snappy,
 };
 use crate::{
     backends::{
@@ -117,12 +122,7 @@ impl MetricBackend for RemoteWriteBackend {
 
 /// Encodes all samples as requests. `labels` are added to each series that has no label with the
 /// same name.
-fn encode(
-    families: &FamilyTable,
-    labels: &[(String, String)],
-    time_ms: u64,
-    sink: BatchSink<'_>,
-) {
+fn encode(families: &FamilyTable, labels: &[(String, String)], time_ms: u64, sink: BatchSink<'_>) {
     let body = ProtobufMessage::default();
     let mut requests = WriteRequestEncoder { labels, time_ms, sink, body, samples: 0 };
     ScrapeCursor::default().advance(families, |run| {
@@ -256,8 +256,13 @@ mod tests {
         let bucket = |le| {
             let bucket = format!("{latency}_bucket");
             move |value| {
-                let labels =
-                    [("Zone", "a"), ("__name__", &*bucket), ("code", "x"), ("job", "shop"), ("le", le)];
+                let labels = [
+                    ("Zone", "a"),
+                    ("__name__", &*bucket),
+                    ("code", "x"),
+                    ("job", "shop"),
+                    ("le", le),
+                ];
                 series(&labels, value)
             }
         };
@@ -275,10 +280,8 @@ mod tests {
         let mut backend = RemoteWriteBackend::new(&settings()).unwrap();
         let mut snapshot = FlushSnapshot::clone(&snapshot());
         let counter = snapshot.counters[0].clone();
-        let named = |n: i32| CounterMetric {
-            name: MetricName::new(&format!("c{n}")),
-            ..counter.clone()
-        };
+        let named =
+            |n: i32| CounterMetric { name: MetricName::new(&format!("c{n}")), ..counter.clone() };
         snapshot.counters = (0..5000).map(named).collect();
         snapshot.timers = Vec::new();
         encoded(&mut backend, &snapshot);

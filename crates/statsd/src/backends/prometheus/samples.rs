@@ -34,11 +34,7 @@ pub(super) fn for_each_sample(run: &FamilyRun<'_>, mut take: impl FnMut(ExposedS
     }
 }
 
-fn quantiles(
-    labels: &str,
-    observed: &TimerObservations,
-    take: &mut impl FnMut(ExposedSample<'_>),
-) {
+fn quantiles(labels: &str, observed: &TimerObservations, take: &mut impl FnMut(ExposedSample<'_>)) {
     for (quantile, value) in observed.quantiles() {
         let quantile = PrometheusNumber(quantile).to_string();
         take(ExposedSample { suffix: "", labels, bound: Some(("quantile", &quantile)), value });

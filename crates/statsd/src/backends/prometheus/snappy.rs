@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn large_and_repetitive_bytes_round_trip() {
-        let lines: String = (0..20_000).map(|n| format!("__name__ api_hits_{n} code 200")).collect();
+        let lines: String =
+            (0..20_000).map(|n| format!("__name__ api_hits_{n} code 200")).collect();
         let compressed = compress(lines.as_bytes());
         assert!(compressed.len() < lines.len() / 2, "{} of {}", compressed.len(), lines.len());
         assert_eq!(decompress(&compressed), lines.as_bytes());

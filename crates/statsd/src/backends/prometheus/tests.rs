@@ -157,13 +157,12 @@ fn histogram_has_classic_buckets_in_text_and_native_in_protobuf() {
 fn conflicting_name_gets_type_suffix() {
     let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
     let mut snapshot = FlushSnapshot::clone(&snapshot());
-    let gauge =
-        |name: &str, value| GaugeMetric {
-            name: MetricName::new(name),
-            merged: false,
-            value,
-            idle: false,
-        };
+    let gauge = |name: &str, value| GaugeMetric {
+        name: MetricName::new(name),
+        merged: false,
+        value,
+        idle: false,
+    };
     snapshot.gauges = vec![
         gauge("api.hits_total", 1.0),
         gauge("api.latency_seconds_sum", 2.0),
@@ -388,7 +387,13 @@ fn counters_only(time: i64, names: impl Iterator<Item = String>) -> Arc<FlushSna
     let counter = snapshot.counters[0].clone();
     let named = |name: String| CounterMetric { name: MetricName::new(&name), ..counter.clone() };
     let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
-    Arc::new(FlushSnapshot { counters: names.map(named).collect(), timers, gauges, sets, ..snapshot })
+    Arc::new(FlushSnapshot {
+        counters: names.map(named).collect(),
+        timers,
+        gauges,
+        sets,
+        ..snapshot
+    })
 }
 
 /// The remaining pieces of a scrape.
@@ -412,8 +417,7 @@ fn pieces_of_scrape_have_each_family_once() {
     let text = String::from_utf8(first).unwrap() + &rest(&mut body);
     let headers = text.lines().filter(|line| line.starts_with("# TYPE many_total "));
     assert_eq!(headers.count(), 1);
-    let mut samples: Vec<&str> =
-        text.lines().filter(|line| line.starts_with(['m', 'p'])).collect();
+    let mut samples: Vec<&str> = text.lines().filter(|line| line.starts_with(['m', 'p'])).collect();
     assert_eq!(samples.len(), 10_000);
     samples.dedup();
     assert_eq!(samples.len(), 10_000);
