@@ -1,5 +1,6 @@
 //! The memory of a whole server with the Prometheus backend, per key.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
 #![expect(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::{
