@@ -25,6 +25,8 @@ pub const METRICS: &[Description] = &[
     KERNEL_DROPS,
     RECEIVE_BUFFER_BYTES,
     BACKLOG_DROPS,
+    DENIED,
+    FAILED_HANDSHAKES,
     KEYS,
     OVERFLOW_KEYS,
     SKETCHED_TIMERS,
@@ -84,6 +86,16 @@ const BACKLOG_DROPS: Description = Description::counter(
     "statsd_backlog_drops_total",
     "Packets that the host dropped before they reached a socket.",
 );
+pub(crate) const DENIED: Description = Description::counter(
+    "statsd_denied_total",
+    "Packets and connections of senders that the listener's list does not permit.",
+)
+.labels(&["socket"]);
+pub(crate) const FAILED_HANDSHAKES: Description = Description::counter(
+    "statsd_failed_handshakes_total",
+    "Connections closed because their TLS handshake or token failed.",
+)
+.labels(&["socket"]);
 const KEYS: Description =
     Description::gauge("statsd_keys", "Counters, timers, gauges and sets in the last interval.");
 const OVERFLOW_KEYS: Description =
@@ -218,7 +230,14 @@ impl SelfMetrics {
                 ("flush_lag_ms", (extra.flush_lag.as_secs_f64() * 1000.0).round()),
             ]
         });
-        values.into_iter().flatten()
+        // Only listeners with access rules have these.
+        let refused = [
+            (short_name(&DENIED), self.account.denied_total() as f64),
+            (short_name(&FAILED_HANDSHAKES), self.account.failed_handshakes_total() as f64),
+        ];
+        let is_on = self.extra.is_some();
+        let refused = refused.into_iter().filter(move |(_, count)| is_on && *count > 0.0);
+        values.into_iter().flatten().chain(refused)
     }
 
     /// Updates the metrics in `registry`.
@@ -234,6 +253,10 @@ impl SelfMetrics {
         for socket in &self.account.sockets {
             let labels = [("socket", &*socket.name)];
             registry.counter_with(&KERNEL_DROPS, &labels).raise_to(socket.drops_total);
+            registry.counter_with(&DENIED, &labels).raise_to(socket.denied_total);
+            registry
+                .counter_with(&FAILED_HANDSHAKES, &labels)
+                .raise_to(socket.failed_handshakes_total);
             let bytes = socket.buffer_bytes as f64;
             registry.gauge_with(&RECEIVE_BUFFER_BYTES, &labels).set(bytes);
         }

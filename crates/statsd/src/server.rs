@@ -188,13 +188,15 @@ impl StatsdServer {
     /// Applies new settings as far as possible while running, and returns the changed settings that
     /// need a restart.
     ///
-    /// The key log, the shutdown timeout, the health, and the rules for calculation, naming and
-    /// deletion can be reloaded.
+    /// The key log, the shutdown timeout, the health, the rules for calculation, naming and
+    /// deletion, and the content of the listeners' certificate, key and token files can be
+    /// reloaded.
     pub fn reload(
         &self,
         settings: &StatsdSettings,
         config_lines: Vec<String>,
     ) -> Vec<&'static str> {
+        self.receiver.reload_access();
         self.core.reload(settings, config_lines)
     }
 

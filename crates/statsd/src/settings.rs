@@ -9,6 +9,7 @@ mod etsy_config;
 mod file;
 mod listen;
 mod literal;
+mod sender_network;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -23,6 +24,7 @@ pub use self::{
     },
     file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,
+    sender_network::{SenderNetwork, SenderNetworkError},
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
 

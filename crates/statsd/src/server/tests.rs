@@ -52,7 +52,7 @@ impl MetricBackend for RecordingBackend {
 fn settings() -> StatsdSettings {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     StatsdSettings {
-        listen: vec![ListenSettings::Udp { address: any, readers: 1, buffer_bytes: 1 << 20 }],
+        listen: vec![ListenSettings::udp(any)],
         management: Some(any),
         health: Some(any),
         flush_interval: Duration::from_secs(3600),

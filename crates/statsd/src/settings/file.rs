@@ -106,7 +106,9 @@ impl StatsdSettings {
             (self.listen.is_empty(), "listen", "at least one listener is required"),
         ];
         let violated = rules.into_iter().filter(|(violated, _, _)| *violated);
-        violated.map(|(_, key, text)| locations.diagnostic(key, text))
+        let tls = self.listen.iter().filter_map(|one| Some(("listen", one.tls_violation()?)));
+        let violated = violated.map(|(_, key, text)| (key, text)).chain(tls);
+        violated.map(|(key, text)| locations.diagnostic(key, text))
     }
 }
 
