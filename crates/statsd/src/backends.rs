@@ -6,6 +6,7 @@
 //! timestamp, dropped and counted.
 
 mod console;
+mod exec;
 mod factory;
 mod file;
 mod graphite;
@@ -16,6 +17,7 @@ mod outbox;
 mod postgres;
 mod prometheus;
 mod repeater;
+mod stop_deadline;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -32,6 +34,7 @@ pub(crate) use self::outbox::{
 };
 pub use self::{
     console::ConsoleOutput,
+    exec::ExecBackend,
     factory::{BackendOpenError, open},
     file::FileBackend,
     graphite::GraphiteBackend,
@@ -42,6 +45,7 @@ pub use self::{
         MappingError, MappingProblem, PrometheusBackend, PrometheusError, map_counter_name,
     },
     repeater::PacketRepeater,
+    stop_deadline::StopDeadline,
 };
 use crate::flush::FlushSnapshot;
 
@@ -64,6 +68,12 @@ pub trait MetricBackend: Send {
 
     /// Returns the status values that the backend sets and the management port displays.
     fn status(&self) -> BackendStatus;
+
+    /// Returns the time by which [`flush`](Self::flush) must end once the backend is being stopped,
+    /// for backends whose flush may otherwise take longer. It is set by another thread.
+    fn stop_deadline(&self) -> Option<StopDeadline> {
+        None
+    }
 
     /// Processes one interval. Called for each flush in chronological order; while the backend is
     /// busy, intervals are joined or dropped.

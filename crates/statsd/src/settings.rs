@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer};
 
 pub use self::{
     backends::{
-        BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
+        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
         InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
         PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
         RepeaterSettings, Temporality,

@@ -1,6 +1,11 @@
 //! `howdah statsd`: the statsd server.
 
-use std::{fs::File, path::PathBuf};
+use std::{
+    fs::{self, File, Metadata},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
@@ -117,23 +122,51 @@ fn read_from(
     args: &Args,
     ctx: &CommandContext,
 ) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
-    let (path, text) = match &args.settings {
+    let (path, text, metadata) = match &args.settings {
         Some(path) => {
-            let text = File::open(path)
-                .and_then(|file| howdah_settings::read_text(file, FILE_BYTES_MAX))
+            let read = || -> io::Result<(String, Option<Metadata>)> {
+                let file = File::open(path)?;
+                let metadata = file.metadata()?;
+                Ok((howdah_settings::read_text(file, FILE_BYTES_MAX)?, Some(metadata)))
+            };
+            let (text, metadata) = read()
                 .with_context(|| format!("cannot read the settings {}", path.display()))?;
-            (path.clone(), text)
+            (path.clone(), text, metadata)
         }
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
-                (file.path().to_owned(), file.text().to_owned())
+                (file.path().to_owned(), file.text().to_owned(), fs::metadata(file.path()).ok())
             }
-            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
+            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned(), None),
         },
     };
     let variable = |name: &str| std::env::var(name).ok();
     let read = StatsdSettings::read_with(&text, &path, &host(), &variable);
-    Ok(read.map(|read| with_overrides(args, read)).map_err(anyhow::Error::from))
+    let read = read.and_then(|read| {
+        check_programs(&read.settings, &path, metadata.as_ref())?;
+        Ok(with_overrides(args, read))
+    });
+    Ok(read.map_err(anyhow::Error::from))
+}
+
+/// Checks that root runs no program that another user could have named: the settings file must
+/// belong to root, and no other user may write to it.
+fn check_programs(
+    settings: &StatsdSettings,
+    path: &Path,
+    metadata: Option<&Metadata>,
+) -> Result<(), settings::SettingsErrors> {
+    if settings.backends.exec.is_empty() || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    if metadata.is_some_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
+        return Ok(());
+    }
+    let file = path.display();
+    let why = "the server runs as root, and other users can change this file, which names a program";
+    let hint = format!("run `chown root {file}; chmod go-w {file}`, or start it as another user");
+    let problem = settings::Diagnostic::new(path, 0, "backends.exec", why).with_hint(hint);
+    Err(settings::SettingsErrors(vec![problem]))
 }
 
 /// Applies options of the command line, which override the settings.

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpStream, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -168,6 +169,33 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
         .code(3);
     let messages = text(&output.get_output().stdout);
     assert!(messages.contains("port: \"no port\" is not a number"), "{messages}");
+}
+
+#[test]
+fn programs_run_as_root_only_if_no_other_user_can_change_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("statsd.toml");
+    let settings = "[statsd]\nmanagement = '127.0.0.1:0'\n\
+                [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n\
+                [[statsd.backends.exec]]\ncommand = ['tee', 'input']\n";
+    fs::write(&path, settings).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let words = ["statsd", "--check", "-c", "statsd.toml"];
+    if rustix::process::geteuid().is_root() {
+        let output = howdah(folder.path()).args(words).assert().code(3);
+        let messages = text(&output.get_output().stdout);
+        assert!(messages.contains("statsd.toml: backends.exec: the server runs as root"), "{messages}");
+        assert!(messages.contains("chmod go-w"), "{messages}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    howdah(folder.path()).args(words).assert().code(0);
+    let server = StatsdProcess::start(folder.path(), &["-c", "statsd.toml"]);
+    server.send("a.b:3|c");
+    server.wait_for_counter("a.b");
+    let (code, rest) = server.terminate();
+    assert_eq!(code, Some(0), "{rest}");
+    let input = fs::read_to_string(folder.path().join("input")).unwrap();
+    assert!(input.contains("counts.a.b|3|"), "{input}");
 }
 
 /// Scrapes a Prometheus endpoint; `None` if it does not answer.

@@ -1,10 +1,12 @@
 //! Creates backends from settings.
 
+use std::io;
+
 use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
+    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
     PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
 };
 use crate::settings::StatsdSettings;
@@ -27,6 +29,9 @@ pub enum BackendOpenError {
     /// The connection string or the table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
+    /// The eventfd of an `exec` section cannot be created.
+    #[error("cannot set up the exec backend")]
+    Exec(#[source] io::Error),
 }
 
 /// Creates all configured backends, in the order of the reference page. Only the Prometheus
@@ -63,6 +68,9 @@ pub fn open(
     for postgres in &configured.postgres {
         backends.push(Box::new(PostgresBackend::new(postgres.clone(), environment)?));
     }
+    for exec in &configured.exec {
+        backends.push(Box::new(ExecBackend::new(exec.clone()).map_err(BackendOpenError::Exec)?));
+    }
     Ok(backends)
 }
 
@@ -88,12 +96,16 @@ fn each_section_opens_backend() {
         retention = "720h"
         partition = "month"
         format = "text"
+        [[backends.exec]]
+        command = ["/usr/bin/sink", "--fast"]
+        format = "json"
+        timeout = "3s"
         "#,
     )
     .expect("settings");
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres"];
+    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres", "exec"];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::{
     backends::{
         BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
-        SPOOL_BATCHES, chain,
+        SPOOL_BATCHES, StopDeadline, chain,
     },
     flush::FlushSnapshot,
 };
@@ -43,6 +43,9 @@ pub(super) struct BackendRunner {
     status: BackendStatus,
     joins: bool,
     queue: Arc<SnapshotQueue>,
+    /// Ends a long flush when the backend is being stopped.
+    stop: Option<StopDeadline>,
+    is_finishing: bool,
     ended: Receiver<Result<(), String>>,
 }
 
@@ -176,6 +179,7 @@ impl BackendRunner {
                 status.set(first, seconds);
             }
         }
+        let stop = backend.stop_deadline();
         let queue = Arc::new(SnapshotQueue::default());
         let (end, ended) = mpsc::channel();
         let (account, jobs) = (status.clone(), QueueCloser(Arc::clone(&queue)));
@@ -183,7 +187,7 @@ impl BackendRunner {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, joins, queue, ended })
+        Ok(Self { name, status, joins, queue, stop, is_finishing: false, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -215,6 +219,10 @@ impl BackendRunner {
         snapshot: Arc<FlushSnapshot>,
         deadline: Instant,
     ) -> PendingFinish {
+        self.is_finishing = true;
+        if let Some(stop) = &self.stop {
+            stop.set(deadline);
+        }
         self.queue.lock().finish = Some((snapshot, deadline));
         self.queue.changed.notify_one();
         // Moves the receiver out of the runner, which is dropped at the end of this function.
@@ -225,13 +233,13 @@ impl BackendRunner {
 
 impl Drop for BackendRunner {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
-        // A runner that is finishing closes the queue itself.
-        if state.finish.is_none() {
-            state.closed = true;
+        // The thread of a backend that is finishing closes the queue itself.
+        if !self.is_finishing {
+            if let Some(stop) = &self.stop {
+                stop.set(Instant::now());
+            }
+            self.queue.close();
         }
-        drop(state);
-        self.queue.changed.notify_one();
     }
 }
 

@@ -25,6 +25,8 @@ pub struct BackendSettings {
     pub otlp: Vec<OtlpSettings>,
     /// `[[statsd.backends.postgres]]`: copies values into a partitioned table.
     pub postgres: Vec<PostgresSettings>,
+    /// `[[statsd.backends.exec]]`: passes values to a program.
+    pub exec: Vec<ExecSettings>,
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
@@ -323,6 +325,68 @@ fn table() -> String {
 
 fn spool() -> usize {
     16 << 20
+}
+
+/// The settings of the exec backend, which starts a program for each flush.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExecSettings {
+    /// The program and its arguments. No shell is involved.
+    pub command: Vec<String>,
+    /// Format of the program's input.
+    #[serde(default)]
+    pub format: ExecFormat,
+    /// Maximum time for one run; then the program and its children are ended.
+    #[serde(default = "program_timeout", with = "howdah_settings::milliseconds")]
+    pub timeout: Duration,
+    /// Maximum bytes spooled while the program fails. With 0, values are dropped immediately.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+impl ExecSettings {
+    /// Returns the program's name, without its folder.
+    pub fn program(&self) -> &str {
+        let path = self.command.first().map_or("", String::as_str);
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// Returns the rule that the settings violate, if any.
+    pub(super) fn violation(&self) -> Option<&'static str> {
+        if self.program().is_empty() {
+            Some("command must name a program: [\"/usr/local/bin/sink\", \"--option\"]")
+        } else if self.timeout.as_millis() == 0 {
+            Some("timeout must be at least a millisecond")
+        } else {
+            None
+        }
+    }
+}
+
+/// Omits the arguments, which may contain passwords.
+impl fmt::Debug for ExecSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecSettings")
+            .field("program", &self.program())
+            .field("format", &self.format)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The format of a program's input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecFormat {
+    /// `key|value|timestamp`, as statsite's `stream_cmd`.
+    #[default]
+    Lines,
+    /// One JSON object per metric and line.
+    Json,
+}
+
+fn program_timeout() -> Duration {
+    Duration::from_secs(10)
 }
 
 /// The settings of the proxy, which distributes keys over other statsd servers by consistent

@@ -107,7 +107,9 @@ impl StatsdSettings {
         ];
         let violated = rules.into_iter().filter(|(violated, _, _)| *violated);
         let tls = self.listen.iter().filter_map(|one| Some(("listen", one.tls_violation()?)));
-        let violated = violated.map(|(_, key, text)| (key, text)).chain(tls);
+        let exec = self.backends.exec.iter();
+        let exec = exec.filter_map(|exec| Some(("backends.exec", exec.violation()?)));
+        let violated = violated.map(|(_, key, text)| (key, text)).chain(tls).chain(exec);
         violated.map(|(key, text)| locations.diagnostic(key, text))
     }
 }
@@ -140,6 +142,11 @@ fn flatten_section(path: &str, table: &toml::Table, lines: &mut Vec<String>) {
                 for (number, section) in (1..).zip(sections) {
                     flatten_section(&format!("{path} > {number}"), section, lines);
                 }
+            }
+            // Arguments of a program may contain passwords.
+            toml::Value::Array(words) if key == "command" => {
+                let program = words.first().and_then(toml::Value::as_str).unwrap_or_default();
+                lines.push(format!("{path}: {program}"));
             }
             toml::Value::String(text) => {
                 lines.push(format!("{path}: {}", without_secrets(key, text)));
@@ -180,6 +187,8 @@ fn shown_settings_have_no_secrets() {
         url = "http://joe:hunter2@influx:8086/api/v2/write?token=hunter3"
         [[statsd.backends.postgres]]
         connection = "postgresql://joe:hunter4@db/metrics"
+        [[statsd.backends.exec]]
+        command = ["/usr/bin/sink", "--token", "hunter5"]
     "#;
     let table: toml::Table = toml::from_str(text).unwrap();
     let mut lines = Vec::new();
@@ -188,6 +197,7 @@ fn shown_settings_have_no_secrets() {
     assert_eq!(
         lines,
         [
+            "backends > exec > 1 > command: /usr/bin/sink",
             "backends > influx > 1 > url: http://influx:8086/api/v2/write",
             "backends > postgres > 1 > connection: (hidden)",
             "flush-interval: 10s",
