@@ -29,9 +29,6 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub(crate) use self::outbox::{
-    DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
-};
 pub use self::{
     console::ConsoleOutput,
     exec::ExecBackend,
@@ -46,6 +43,13 @@ pub use self::{
     },
     repeater::PacketRepeater,
     stop_deadline::StopDeadline,
+};
+pub(crate) use self::{
+    factory::{BackendSection, OpenedBackend},
+    outbox::{
+        DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
+    },
+    prometheus::ScrapeEndpoint,
 };
 use crate::flush::FlushSnapshot;
 

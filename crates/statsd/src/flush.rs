@@ -24,7 +24,10 @@ use crate::{
 };
 
 pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
-pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
+pub(crate) use self::{
+    registry::{DeleteOutcome, add_requirements},
+    table::MetricTable,
+};
 
 /// The values of one interval, as passed to backends. All lists are sorted by key, bytewise.
 ///

@@ -17,10 +17,10 @@ use serde::{Deserialize, Deserializer};
 
 pub use self::{
     backends::{
-        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
-        InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
-        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
-        RepeaterSettings, Temporality,
+        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
+        GraphiteSettings, InfluxSettings, ObserverType, OtlpSettings, Partition,
+        PostgresCopyFormat, PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings,
+        RepeaterProtocol, RepeaterSettings, Temporality,
     },
     file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,

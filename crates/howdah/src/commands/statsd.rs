@@ -10,8 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
 use howdah_statsd::{
-    backends,
-    server::{ServerParts, StatsdServer},
+    server::{ServerParts, ServerStartError, StatsdServer},
     settings::{self, StatsdLogLevel, StatsdSettings},
 };
 use signal_hook::{
@@ -129,8 +128,8 @@ fn read_from(
                 let metadata = file.metadata()?;
                 Ok((howdah_settings::read_text(file, FILE_BYTES_MAX)?, Some(metadata)))
             };
-            let (text, metadata) = read()
-                .with_context(|| format!("cannot read the settings {}", path.display()))?;
+            let (text, metadata) =
+                read().with_context(|| format!("cannot read the settings {}", path.display()))?;
             (path.clone(), text, metadata)
         }
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
@@ -163,7 +162,8 @@ fn check_programs(
         return Ok(());
     }
     let file = path.display();
-    let why = "the server runs as root, and other users can change this file, which names a program";
+    let why =
+        "the server runs as root, and other users can change this file, which names a program";
     let hint = format!("run `chown root {file}; chmod go-w {file}`, or start it as another user");
     let problem = settings::Diagnostic::new(path, 0, "backends.exec", why).with_hint(hint);
     Err(settings::SettingsErrors(vec![problem]))
@@ -205,11 +205,16 @@ pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Settings
 
 fn start(read: settings::ParsedSettings) -> anyhow::Result<StatsdServer> {
     let settings::ParsedSettings { settings, config_lines, .. } = read;
-    let backends = backends::open(&settings, &Environment::from_process())
-        .context("cannot start a backend")?;
-    StatsdServer::start(ServerParts { settings, config_lines, backends, observers: Vec::new() })
-        .context("cannot start the statsd server")
-        .hint("is another statsd server running? [[statsd.listen]] sets the addresses")
+    let environment = Some(Environment::from_process());
+    let parts = ServerParts { settings, config_lines, environment, ..ServerParts::default() };
+    match StatsdServer::start(parts) {
+        Ok(server) => Ok(server),
+        // The error names the backend.
+        Err(error @ ServerStartError::Backend(_)) => Err(error.into()),
+        Err(error) => Err(error)
+            .context("cannot start the statsd server")
+            .hint("is another statsd server running? [[statsd.listen]] sets the addresses"),
+    }
 }
 
 fn announce(server: &StatsdServer, ctx: &CommandContext) {

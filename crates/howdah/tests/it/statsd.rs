@@ -184,7 +184,10 @@ fn programs_run_as_root_only_if_no_other_user_can_change_the_settings() {
     if rustix::process::geteuid().is_root() {
         let output = howdah(folder.path()).args(words).assert().code(3);
         let messages = text(&output.get_output().stdout);
-        assert!(messages.contains("statsd.toml: backends.exec: the server runs as root"), "{messages}");
+        assert!(
+            messages.contains("statsd.toml: backends.exec: the server runs as root"),
+            "{messages}"
+        );
         assert!(messages.contains("chmod go-w"), "{messages}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -240,4 +243,43 @@ fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
     let (code, rest) = server.terminate();
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("DogStatsD events and service checks are counted"), "{rest}");
+}
+
+#[test]
+fn changed_backend_is_used_after_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |sections: &str| {
+        let text = format!(
+            "[statsd]\nmanagement = '127.0.0.1:0'\nflush-interval = '100ms'\n\
+             [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n{sections}"
+        );
+        fs::write(folder.path().join("statsd.toml"), text).unwrap();
+    };
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    write("[statsd.backends.file]\npath = 'one.tsv'\n");
+    let server = StatsdProcess::start(folder.path(), &["-c", "statsd.toml"]);
+    server.send("before:1|c");
+    wait_until("the first file", TIMEOUT, || read("one.tsv").contains("c\tbefore\t1\n"));
+    write("[statsd.backends.file]\npath = 'two.tsv'\n");
+    server.signal(Signal::HUP);
+    wait_until("the second file", TIMEOUT, || !read("two.tsv").is_empty());
+    server.send("after:1|c");
+    wait_until("the value", TIMEOUT, || read("two.tsv").contains("c\tafter\t1\n"));
+    assert!(!read("one.tsv").contains("after"), "{}", read("one.tsv"));
+    // A backend that cannot be started leaves the others as they are.
+    write("[statsd.backends.prometheus]\nquantiles = [2.0]\n");
+    server.signal(Signal::HUP);
+    let (code, rest) = {
+        let mut server = server;
+        let mut line = String::new();
+        while !line.contains("keeping the old backends") {
+            line.clear();
+            assert!(server.stderr.read_line(&mut line).unwrap() > 0);
+        }
+        assert!(line.contains("quantiles: must be numbers from 0 to 1"), "{line}");
+        server.send("last:1|c");
+        server.terminate()
+    };
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(read("two.tsv").contains("c\tlast\t1\n"));
 }

@@ -1,15 +1,19 @@
 //! Creates backends from settings.
 
-use std::io;
+use std::{io, net::SocketAddr, sync::Arc};
 
 use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
-    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend,
+    OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    ScrapeEndpoint,
 };
-use crate::settings::StatsdSettings;
+use crate::settings::{
+    BackendSettings, ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings,
+    OtlpSettings, PostgresSettings, PrometheusSettings, StatsdDialect, StatsdSettings,
+};
 
 /// The reason why a backend cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,88 @@ pub enum BackendOpenError {
     Exec(#[source] io::Error),
 }
 
+/// One section of the backends' settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum BackendSection {
+    Graphite(GraphiteSettings),
+    Console(ConsoleSettings),
+    File(FileSettings),
+    Prometheus(PrometheusSettings),
+    Influx(InfluxSettings),
+    Otlp(OtlpSettings),
+    Postgres(PostgresSettings),
+    Exec(ExecSettings),
+}
+
+/// A backend that was opened from a section.
+pub(crate) struct OpenedBackend {
+    pub(crate) backend: Box<dyn MetricBackend>,
+    /// The endpoint of a Prometheus backend, which a later one may take over.
+    pub(crate) endpoint: Option<Arc<ScrapeEndpoint>>,
+}
+
+impl BackendSection {
+    /// Returns all sections, in the order of the reference page. The repeater's are not included,
+    /// because the readers feed it ([`super::PacketRepeater`]).
+    pub(crate) fn all(settings: &BackendSettings) -> Vec<Self> {
+        let all = settings.graphite.iter().cloned().map(Self::Graphite);
+        all.chain(settings.console.iter().cloned().map(Self::Console))
+            .chain(settings.file.iter().cloned().map(Self::File))
+            .chain(settings.prometheus.iter().cloned().map(Self::Prometheus))
+            .chain(settings.influx.iter().cloned().map(Self::Influx))
+            .chain(settings.otlp.iter().cloned().map(Self::Otlp))
+            .chain(settings.postgres.iter().cloned().map(Self::Postgres))
+            .chain(settings.exec.iter().cloned().map(Self::Exec))
+            .collect()
+    }
+
+    /// Returns the address that the section's backend listens on, if it does.
+    pub(crate) fn listen(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Prometheus(settings) => Some(settings.listen),
+            _ => None,
+        }
+    }
+
+    /// Opens the backend. Only the Prometheus endpoint is opened here, or `earlier` is used if
+    /// there is one; the others connect when they first flush.
+    ///
+    /// # Errors
+    ///
+    /// See [`BackendOpenError`].
+    pub(crate) fn open(
+        &self,
+        dialect: StatsdDialect,
+        environment: &Environment,
+        earlier: Option<&Arc<ScrapeEndpoint>>,
+    ) -> Result<OpenedBackend, BackendOpenError> {
+        let mut endpoint = None;
+        let backend: Box<dyn MetricBackend> = match self {
+            Self::Graphite(settings) => Box::new(GraphiteBackend::new(settings.clone(), dialect)),
+            Self::Console(settings) => Box::new(ConsoleOutput::new(settings, dialect)),
+            Self::File(settings) => Box::new(FileBackend::new(settings.clone())),
+            Self::Prometheus(settings) => {
+                let backend = PrometheusBackend::with_endpoint(settings, earlier)?;
+                endpoint = Some(backend.endpoint());
+                Box::new(backend)
+            }
+            Self::Influx(settings) => {
+                Box::new(InfluxBackend::new(settings).map_err(BackendOpenError::Influx)?)
+            }
+            Self::Otlp(settings) => {
+                Box::new(OtlpBackend::new(settings).map_err(BackendOpenError::Otlp)?)
+            }
+            Self::Postgres(settings) => {
+                Box::new(PostgresBackend::new(settings.clone(), environment)?)
+            }
+            Self::Exec(settings) => {
+                Box::new(ExecBackend::new(settings.clone()).map_err(BackendOpenError::Exec)?)
+            }
+        };
+        Ok(OpenedBackend { backend, endpoint })
+    }
+}
+
 /// Creates all configured backends, in the order of the reference page. Only the Prometheus
 /// endpoint is opened here; the others connect when they first flush. The repeater is not included,
 /// because the readers feed it ([`super::PacketRepeater`]).
@@ -45,33 +131,9 @@ pub fn open(
     settings: &StatsdSettings,
     environment: &Environment,
 ) -> Result<Vec<Box<dyn MetricBackend>>, BackendOpenError> {
-    let configured = &settings.backends;
-    let mut backends: Vec<Box<dyn MetricBackend>> = Vec::new();
-    for graphite in &configured.graphite {
-        backends.push(Box::new(GraphiteBackend::new(graphite.clone(), settings.dialect)));
-    }
-    if let Some(console) = &configured.console {
-        backends.push(Box::new(ConsoleOutput::new(console, settings.dialect)));
-    }
-    if let Some(file) = &configured.file {
-        backends.push(Box::new(FileBackend::new(file.clone())));
-    }
-    if let Some(prometheus) = &configured.prometheus {
-        backends.push(Box::new(PrometheusBackend::new(prometheus)?));
-    }
-    for influx in &configured.influx {
-        backends.push(Box::new(InfluxBackend::new(influx).map_err(BackendOpenError::Influx)?));
-    }
-    for otlp in &configured.otlp {
-        backends.push(Box::new(OtlpBackend::new(otlp).map_err(BackendOpenError::Otlp)?));
-    }
-    for postgres in &configured.postgres {
-        backends.push(Box::new(PostgresBackend::new(postgres.clone(), environment)?));
-    }
-    for exec in &configured.exec {
-        backends.push(Box::new(ExecBackend::new(exec.clone()).map_err(BackendOpenError::Exec)?));
-    }
-    Ok(backends)
+    let sections = BackendSection::all(&settings.backends).into_iter();
+    let opened = sections.map(|section| section.open(settings.dialect, environment, None));
+    opened.map(|opened| Ok(opened?.backend)).collect()
 }
 
 #[test]

@@ -18,9 +18,8 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
-use howdah_http::server::HttpServer;
-
 pub use self::mapping::{MappingError, MappingProblem};
+pub(crate) use self::scrape::ScrapeEndpoint;
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
@@ -32,7 +31,7 @@ use crate::{flush::FlushSnapshot, settings};
 #[derive(Debug)]
 pub struct PrometheusBackend {
     families: Arc<Mutex<FamilyTable>>,
-    server: HttpServer,
+    endpoint: Arc<ScrapeEndpoint>,
     status: BackendStatus,
 }
 
@@ -68,19 +67,36 @@ impl PrometheusBackend {
     ///
     /// See [`PrometheusError`].
     pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
+        Self::with_endpoint(settings, None)
+    }
+
+    /// Like [`new`](Self::new), but at the endpoint of an earlier backend if there is one. That
+    /// serves the earlier backend's values until this one's first flush.
+    pub(super) fn with_endpoint(
+        settings: &settings::PrometheusSettings,
+        earlier: Option<&Arc<ScrapeEndpoint>>,
+    ) -> Result<Self, PrometheusError> {
         check(settings)?;
         let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
         let families = FamilyTable::new(settings, mapping.transpose()?);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
-        let server = scrape::serve(address, Arc::clone(&families))
-            .map_err(|source| PrometheusError::Listen { address, source })?;
-        Ok(Self { families, server, status: BackendStatus::default() })
+        let endpoint = match earlier {
+            Some(earlier) => Arc::clone(earlier),
+            None => ScrapeEndpoint::open(address, Arc::clone(&families))
+                .map_err(|source| PrometheusError::Listen { address, source })?
+                .into(),
+        };
+        Ok(Self { families, endpoint, status: BackendStatus::default() })
+    }
+
+    pub(super) fn endpoint(&self) -> Arc<ScrapeEndpoint> {
+        Arc::clone(&self.endpoint)
     }
 
     /// Returns the address that the endpoint listens on.
     pub fn address(&self) -> SocketAddr {
-        self.server.address()
+        self.endpoint.address()
     }
 }
 
@@ -140,6 +156,8 @@ impl MetricBackend for PrometheusBackend {
         let mut families = self.families.lock();
         families.add_snapshot(snapshot);
         families.report(&self.status);
+        drop(families);
+        self.endpoint.serve(&self.families);
         Ok(())
     }
 }

@@ -116,6 +116,22 @@ pub struct FlushTime {
     pub lag: Duration,
 }
 
+/// Adds requirements of new backends. Values that arrived in the running interval before count as
+/// if they were sent with sanitised keys.
+pub(crate) fn add_requirements(
+    registry: &mut KeyRegistry,
+    needs: SnapshotRequirements,
+    now: SystemTime,
+) {
+    let needs = registry.needs.or(needs);
+    if needs != registry.needs {
+        // The cells of the shards refer to entries for the previous requirements.
+        registry.reset_shards = true;
+        registry.collect(now);
+        registry.needs = needs;
+    }
+}
+
 impl KeyRegistry {
     /// Creates a registry with only etsy's own counters, at 0.
     pub fn new(settings: &StatsdSettings, needs: SnapshotRequirements, now: SystemTime) -> Self {

@@ -13,7 +13,7 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, TryRecvError},
     },
     thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -73,7 +73,8 @@ struct SnapshotQueueState {
     waiting: VecDeque<Arc<FlushSnapshot>>,
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
-    finish: Option<(Arc<FlushSnapshot>, Instant)>,
+    /// The request to finish: the last interval, if there is one, and the deadline.
+    finish: Option<(Option<Arc<FlushSnapshot>>, Instant)>,
     /// Whether the queue is closed, because the server was dropped, or the backend is finishing or
     /// its thread has ended.
     closed: bool,
@@ -93,7 +94,7 @@ impl SnapshotQueueState {
 /// A job of the backend's thread.
 enum BackendJob {
     Flush(Arc<FlushSnapshot>),
-    Finish(Arc<FlushSnapshot>, Instant),
+    Finish(Option<Arc<FlushSnapshot>>, Instant),
 }
 
 impl SnapshotQueue {
@@ -213,10 +214,10 @@ impl BackendRunner {
         queued
     }
 
-    /// Queues the last interval and makes the backend finish.
+    /// Queues the last interval, if there is one, and makes the backend finish.
     pub(super) fn finish(
         mut self,
-        snapshot: Arc<FlushSnapshot>,
+        snapshot: Option<Arc<FlushSnapshot>>,
         deadline: Instant,
     ) -> PendingFinish {
         self.is_finishing = true;
@@ -253,6 +254,19 @@ impl Drop for QueueCloser {
 }
 
 impl PendingFinish {
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the result if the backend has finished.
+    pub(super) fn poll(&self) -> Option<Result<(), String>> {
+        match self.ended.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err("the backend's thread ended".to_owned())),
+        }
+    }
+
     /// Waits until the backend has finished, or until `deadline`. Returns the backend's name and
     /// the error, if there is one.
     pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
@@ -274,7 +288,8 @@ fn run(
             // Frees the snapshot's memory before the queue has room for another.
             BackendJob::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
             BackendJob::Finish(snapshot, deadline) => {
-                let flushed = flush(&mut *backend, status, &snapshot);
+                let last = snapshot.map(|snapshot| flush(&mut *backend, status, &snapshot));
+                let flushed = last.unwrap_or(Ok(()));
                 let timeout = deadline.saturating_duration_since(Instant::now());
                 let finished = backend.finish(timeout).map_err(|error| chain(&error));
                 return flushed.and(finished);
