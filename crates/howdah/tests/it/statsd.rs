@@ -283,3 +283,23 @@ fn changed_backend_is_used_after_sighup() {
     assert_eq!(code, Some(0), "{rest}");
     assert!(read("two.tsv").contains("c\tlast\t1\n"));
 }
+
+#[test]
+fn values_of_installed_clients_arrive_exactly() {
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("compat/statsd/run");
+    let run = Command::new("python3")
+        .arg(script)
+        .arg("--installed")
+        .env("HOWDAH", assert_cmd::cargo::cargo_bin!("howdah"))
+        .output();
+    let Ok(run) = run else {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: python3 is missing: install it");
+        return;
+    };
+    let output = text(&run.stdout);
+    for line in output.lines().filter(|line| line.starts_with("SKIPPED ")) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    assert!(run.status.success(), "{output}{}", text(&run.stderr));
+}
