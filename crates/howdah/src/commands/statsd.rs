@@ -192,6 +192,9 @@ fn announce(server: &StatsdServer, ctx: &CommandContext) {
         ctx.announce(format_args!("health: http://{address}/healthz"));
         tracing::info!(%address, "serving health");
     }
+    // The line of etsy's server, for which scripts wait.
+    ctx.announce("server is up");
+    tracing::info!("server is up");
 }
 
 /// Reloads the settings. If they are invalid or cannot be read, logs the problems and keeps the old

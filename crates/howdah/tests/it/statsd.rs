@@ -11,7 +11,7 @@ use std::{
 use howdah_lab::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{howdah, text, wait_for_value};
+use crate::{howdah, text, wait_for_line, wait_for_value};
 
 /// Maximum time for the server to react.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -39,6 +39,7 @@ impl StatsdProcess {
         let mut output = String::new();
         let udp = wait_for_value(&mut stderr, &mut output, "receiving: udp ");
         let management = wait_for_value(&mut stderr, &mut output, "management: ");
+        wait_for_line(&mut stderr, &mut output, "server is up");
         Self { child, stderr, udp, management }
     }
 
