@@ -54,6 +54,8 @@ pub struct StatsdSettings {
     pub key_flush: KeyFlush,
     /// Log each received metric line.
     pub dump_messages: bool,
+    /// Reload the settings file when it changes. The caller watches the file.
+    pub reload_on_change: bool,
     /// Level and destination of the server's log.
     pub log: LogSettings,
     /// Backends. Without any, values are only aggregated and available at the management port.
@@ -76,6 +78,7 @@ impl Default for StatsdSettings {
             limits: StatsdLimits::default(),
             key_flush: KeyFlush::default(),
             dump_messages: false,
+            reload_on_change: false,
             log: LogSettings::default(),
             backends: BackendSettings::default(),
             proxy: None,

@@ -1,6 +1,8 @@
 //! `howdah statsd`: the statsd server.
 
-use std::{fs::File, path::PathBuf};
+mod file_watch;
+
+use std::{fs::File, io, path::PathBuf, sync::mpsc, thread, time::Duration};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
@@ -14,6 +16,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use self::file_watch::FileWatch;
 use super::settings_check::SettingsCheck;
 use crate::{
     config::ConfigFile, context::CommandContext, errors::WithHint as _, logging,
@@ -64,25 +67,59 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
         return check.finish(ctx);
     }
+    // Before the file is read, so that no later change is missed.
+    let mut watch = FileWatch::new(settings_path(args, ctx)?);
     let read = read(args, ctx)?;
+    let mut reloads_on_change = read.settings.reload_on_change;
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let signals = receive_signals(Signals::new([SIGHUP, SIGINT, SIGTERM])?)?;
     let server = start(read)?;
     announce(&server, ctx);
     service_state("READY=1");
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
+    loop {
+        let event = if reloads_on_change {
+            signals.recv_timeout(WATCH_INTERVAL)
+        } else {
+            signals.recv().map_err(Into::into)
+        };
+        let is_changed = watch.poll();
+        match event {
+            Ok(SIGHUP) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) if is_changed => {
+                tracing::info!("the settings file has changed");
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => continue,
+            Ok(_) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        reload(args, ctx, &server);
+        if let Some(settings) = reload(args, ctx, &server) {
+            reloads_on_change = settings.reload_on_change;
+        }
     }
     drop(flag);
     service_state("STOPPING=1");
     stop(server, ctx)
+}
+
+/// Time between looks at the settings file with `reload-on-change`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts a thread that passes on the signals of this process, so that their receiver can also wait
+/// for a time.
+fn receive_signals(mut signals: Signals) -> io::Result<mpsc::Receiver<i32>> {
+    let (sender, receiver) = mpsc::channel();
+    let pass_on = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("statsd-signals".into()).spawn(pass_on)?;
+    Ok(receiver)
 }
 
 /// Applies the log level and syslog name of the settings to this process.
@@ -96,6 +133,15 @@ fn adjust_log(log: &settings::LogSettings) {
     if let Err(error) = logging::adjust(level, log.syslog.as_deref().map(Into::into)) {
         tracing::warn!(%error, "syslog is not available: logging to standard error");
     }
+}
+
+/// Returns the path of the settings file; `None` if there is none.
+fn settings_path(args: &Args, ctx: &CommandContext) -> anyhow::Result<Option<PathBuf>> {
+    if args.settings.is_some() {
+        return Ok(args.settings.clone());
+    }
+    let file = ConfigFile::find(ctx.config())?.for_server("statsd")?;
+    Ok(file.filter(|file| file.has_section("statsd")).map(|file| file.path().to_owned()))
 }
 
 /// Maximum length of a settings file: 16 MiB.
@@ -197,11 +243,11 @@ fn announce(server: &StatsdServer, ctx: &CommandContext) {
     tracing::info!("server is up");
 }
 
-/// Reloads the settings. If they are invalid or cannot be read, logs the problems and keeps the old
-/// ones.
-fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
+/// Reloads the settings and returns them. If they are invalid or cannot be read, logs the problems,
+/// keeps the old ones and returns `None`.
+fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) -> Option<StatsdSettings> {
     service_state("RELOADING=1");
-    match read(args, ctx) {
+    let reloaded = match read(args, ctx) {
         Ok(read) => {
             read.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             let restart = server.reload(&read.settings, read.config_lines);
@@ -213,10 +259,15 @@ fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
                     "settings reloaded, except for these, which require a restart"
                 );
             }
+            Some(read.settings)
         }
-        Err(error) => tracing::error!("keeping the old settings: {error:#}"),
-    }
+        Err(error) => {
+            tracing::error!("keeping the old settings: {error:#}");
+            None
+        }
+    };
     service_state("READY=1");
+    reloaded
 }
 
 fn stop(server: StatsdServer, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {

@@ -214,3 +214,22 @@ fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("DogStatsD events and service checks are counted"), "{rest}");
 }
+
+#[test]
+fn changed_etsy_file_is_reloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "{ port: 0, address: '127.0.0.1', mgmt_address: '127.0.0.1', mgmt_port: 0,
+        flushInterval: 3600000, backends: ['console'], prefixStats: 'one' }";
+    fs::write(folder.path().join("config.js"), config).unwrap();
+    let mut server = StatsdProcess::start(folder.path(), &["-c", "config.js"]);
+    let mut output = String::new();
+    server.wait_for_counter("one.packets_received");
+    fs::write(folder.path().join("config.js"), "{ port: }").unwrap();
+    wait_for_line(&mut server.stderr, &mut output, "keeping the old settings: ");
+    let changed = config.replace("'one'", "'second', automaticConfigReload: false");
+    fs::write(folder.path().join("config.js"), changed).unwrap();
+    server.wait_for_counter("second.packets_received");
+    wait_for_line(&mut server.stderr, &mut output, "settings reloaded");
+    let (code, rest) = server.terminate();
+    assert_eq!(code, Some(0), "{rest}");
+}

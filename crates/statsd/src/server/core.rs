@@ -165,6 +165,7 @@ impl ServerCore {
             aggregation: new.aggregation.clone(),
             key_flush: new.key_flush.clone(),
             shutdown_timeout: new.shutdown_timeout,
+            reload_on_change: new.reload_on_change,
             healthy: new.healthy,
             ..StatsdSettings::clone(&old)
         };

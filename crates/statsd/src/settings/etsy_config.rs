@@ -36,6 +36,8 @@ pub(super) fn read(
         return Err(wrong(root.line, "the settings must be one object { … }".to_owned()));
     };
     let mut reader = EtsyConfigReader { path: file.to_owned(), ..EtsyConfigReader::default() };
+    // Etsy's server watches its file unless the file says otherwise.
+    reader.settings.reload_on_change = true;
     for entry in entries {
         reader.read_entry(entry);
     }
@@ -203,10 +205,7 @@ impl EtsyConfigReader {
             "title" => {
                 return Ok(Some("not supported: the process name is not changed".to_owned()));
             }
-            "automaticConfigReload" if !truthy(value) => {}
-            "automaticConfigReload" => {
-                return Ok(Some("not supported: send SIGHUP to reload the file".to_owned()));
-            }
+            "automaticConfigReload" => settings.reload_on_change = truthy(value),
             "nodes" => {
                 self.nodes = list(value)?.iter().map(node).collect::<Result<_, _>>()?;
                 if self.nodes.is_empty() {

@@ -182,6 +182,15 @@ fn expressions_are_evaluated() {
 }
 
 #[test]
+fn file_is_watched_unless_it_says_otherwise() {
+    let watched = |text: &str| read(text).unwrap().settings.reload_on_change;
+    assert!(watched("{ port: 1 }"));
+    assert!(watched("{ automaticConfigReload: true }"));
+    assert!(!watched("{ automaticConfigReload: false }"));
+    assert!(!watched("[statsd]"));
+}
+
+#[test]
 fn howdah_toml_errors_name_line_and_key() {
     let toml = "[replay]\nrate = 2\n[statsd]\nflush-interval = '1s'\nflush-intervall = 1\n";
     let error = read(toml).unwrap_err();
