@@ -25,6 +25,7 @@
 //!   port.
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
+//! - `yaml`: reads YAML with line numbers, for mapping files and settings of other servers.
 //! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
 //! - [`self_metrics`]: the table of the server's own metrics.
 //! - [`ledger`]: losses and their location: *sent = delivered + socket drops + backlog drops +
@@ -46,5 +47,7 @@ pub mod self_metrics;
 pub mod server;
 pub mod settings;
 pub mod sketch;
+mod yaml;
 
 pub use name::MetricName;
+pub use yaml::YamlProblem;

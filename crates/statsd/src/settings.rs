@@ -7,8 +7,10 @@
 mod backends;
 mod etsy_config;
 mod file;
+pub(crate) mod go_values;
 mod listen;
 mod literal;
+mod parsed;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -21,8 +23,8 @@ pub use self::{
         PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
         RepeaterSettings, Temporality,
     },
-    file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,
+    parsed::{ParsedSettings, SettingsFormat},
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
 

@@ -12,7 +12,6 @@ mod names;
 mod protobuf;
 mod scrape;
 mod text;
-mod yaml;
 
 use std::{io, net::SocketAddr, sync::Arc};
 

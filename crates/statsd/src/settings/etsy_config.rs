@@ -19,8 +19,8 @@ use super::{
     BackendSettings, Bin, ConsoleSettings, GraphiteProtocol, GraphiteSettings, HistogramRule,
     ListenSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol, RepeaterSettings,
     StatsdLogLevel, StatsdSettings,
-    file::{ParsedSettings, SettingsFormat},
     literal::{self, ExpressionContext, Literal, LiteralEntry, LiteralNode},
+    parsed::{ParsedSettings, SettingsFormat},
 };
 use crate::js::JsNumber;
 

@@ -7,29 +7,8 @@ use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, SettingsSection,
 use super::{
     StatsdSettings, etsy_config,
     literal::{self, ExpressionContext},
+    parsed::{ParsedSettings, SettingsFormat, flatten_section},
 };
-
-/// The result of reading a settings file.
-#[derive(Clone, Debug)]
-pub struct ParsedSettings {
-    /// The settings, validated.
-    pub settings: StatsdSettings,
-    /// The format of the file.
-    pub format: SettingsFormat,
-    /// Keys without effect, and other warnings.
-    pub warnings: Vec<Diagnostic>,
-    /// The settings as displayed by `config` at the management port.
-    pub config_lines: Vec<String>,
-}
-
-/// The format of a settings file, detected by its first character outside of comments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsFormat {
-    /// TOML with a `[statsd]` section.
-    Howdah,
-    /// An object literal: etsy's `config.js`, or the Perl server's JSON.
-    Literal,
-}
 
 impl StatsdSettings {
     /// Parses the text of the settings file `file`. `host` is the machine's name, for
@@ -124,73 +103,4 @@ fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations
     flatten_section("", &text.section("statsd", None)?.settings, &mut config_lines);
     let (format, warnings) = (SettingsFormat::Howdah, Vec::new());
     Ok((ParsedSettings { settings, format, warnings, config_lines }, locations))
-}
-
-/// Flattens a section into lines `key: value` and `section > key: value`, without secrets: the
-/// management port shows the lines to all its clients.
-fn flatten_section(path: &str, table: &toml::Table, lines: &mut Vec<String>) {
-    for (key, value) in table {
-        let path = if path.is_empty() { key.clone() } else { format!("{path} > {key}") };
-        match value {
-            toml::Value::Table(section) => flatten_section(&path, section, lines),
-            toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
-                let sections = items.iter().filter_map(toml::Value::as_table);
-                for (number, section) in (1..).zip(sections) {
-                    flatten_section(&format!("{path} > {number}"), section, lines);
-                }
-            }
-            toml::Value::String(text) => {
-                lines.push(format!("{path}: {}", without_secrets(key, text)));
-            }
-            other => lines.push(format!("{path}: {other}")),
-        }
-    }
-}
-
-/// Returns the value of a key without the parts that may be secret: the user, password and
-/// parameters of a URL, and the whole of a connection string, password or token.
-fn without_secrets(key: &str, value: &str) -> String {
-    const HIDDEN: &str = "(hidden)";
-    match key {
-        "connection" | "password" | "token" => HIDDEN.to_owned(),
-        _ => match value.split_once("://") {
-            Some((scheme, rest)) => {
-                let (place, _) = rest.split_once('?').unwrap_or((rest, ""));
-                let (authority, path) = place.split_once('/').unwrap_or((place, ""));
-                let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-                let slash = if path.is_empty() { "" } else { "/" };
-                format!("{scheme}://{host}{slash}{path}")
-            }
-            None => value.to_owned(),
-        },
-    }
-}
-
-#[test]
-fn shown_settings_have_no_secrets() {
-    let text = r#"
-        [statsd]
-        flush-interval = "10s"
-        [[statsd.listen]]
-        type = "udp"
-        address = "127.0.0.1:0"
-        [[statsd.backends.influx]]
-        url = "http://joe:hunter2@influx:8086/api/v2/write?token=hunter3"
-        [[statsd.backends.postgres]]
-        connection = "postgresql://joe:hunter4@db/metrics"
-    "#;
-    let table: toml::Table = toml::from_str(text).unwrap();
-    let mut lines = Vec::new();
-    flatten_section("", table["statsd"].as_table().unwrap(), &mut lines);
-    lines.sort();
-    assert_eq!(
-        lines,
-        [
-            "backends > influx > 1 > url: http://influx:8086/api/v2/write",
-            "backends > postgres > 1 > connection: (hidden)",
-            "flush-interval: 10s",
-            "listen > 1 > address: 127.0.0.1:0",
-            "listen > 1 > type: udp",
-        ]
-    );
 }
