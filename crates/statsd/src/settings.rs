@@ -10,11 +10,13 @@ mod file;
 pub(crate) mod go_values;
 mod listen;
 mod literal;
+mod management_address;
 mod parsed;
+mod to_toml;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::{
     backends::{
@@ -29,14 +31,16 @@ pub use self::{
 pub use howdah_settings::{Diagnostic, SettingsErrors};
 
 /// All settings of the server.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdSettings {
     /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
-    /// Address of the management port; `None` turns it off. Default: 127.0.0.1:8126.
+    /// Address of the management port; `None`, written `"off"`, turns it off. Default:
+    /// 127.0.0.1:8126.
+    #[serde(with = "management_address")]
     pub management: Option<SocketAddr>,
     /// Address that serves `/healthz` over HTTP. Default: off.
     pub health: Option<SocketAddr>,
@@ -89,7 +93,7 @@ impl Default for StatsdSettings {
 }
 
 /// The settings of the server's log. The caller applies them, because a process has only one log.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogSettings {
     /// Log level. Default: the caller's level.
@@ -99,7 +103,7 @@ pub struct LogSettings {
 }
 
 /// The minimum severity of logged events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdLogLevel {
     /// Logs losses and failures.
@@ -114,7 +118,7 @@ pub enum StatsdLogLevel {
 
 /// The server to emulate where statsd servers differ: gauge deltas, sampled timers, characters in
 /// keys, self metrics, management replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdDialect {
     /// Etsy's server in JavaScript.
@@ -127,7 +131,7 @@ pub enum StatsdDialect {
 }
 
 /// Rules for calculation, naming and retention.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Aggregation {
     /// Percentiles of timers; negative ones select the largest values. Default: 90.
@@ -175,7 +179,7 @@ impl Default for Aggregation {
 }
 
 /// A rule that sets the histogram bins of timers whose key contains `metric`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HistogramRule {
     /// Text that the key must contain; the empty string matches all keys.
@@ -194,7 +198,7 @@ pub enum Bin {
 }
 
 /// Limits on the memory that senders can occupy.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdLimits {
     /// Maximum number of keys per metric type and reader thread. Samples of further keys are
@@ -231,7 +235,7 @@ impl Default for StatsdLimits {
 }
 
 /// The settings of the log of the busiest keys.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KeyFlush {
     /// Time between writes; off if zero.
@@ -246,6 +250,15 @@ pub struct KeyFlush {
 impl Default for KeyFlush {
     fn default() -> Self {
         Self { interval: Duration::ZERO, percent: 100.0, log: None }
+    }
+}
+
+impl Serialize for Bin {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Below(bound) => to.serialize_f64(*bound),
+            Self::Infinite => to.serialize_str("inf"),
+        }
     }
 }
 

@@ -1,15 +1,25 @@
 //! `howdah statsd`: the statsd server.
 
 mod file_watch;
+mod import;
 
-use std::{fs::File, io, path::PathBuf, sync::mpsc, thread, time::Duration};
+use std::{
+    fs::File,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
 use howdah_statsd::{
     backends,
     server::{ServerParts, StatsdServer},
-    settings::{self, StatsdLogLevel, StatsdSettings},
+    settings::{self, StatsdDialect, StatsdLogLevel, StatsdSettings},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -27,25 +37,38 @@ use crate::{
 ///
 /// A statsd server: samples received by UDP, TCP and Unix sockets are aggregated and sent every ten
 /// seconds to Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
-/// Settings are read from howdah.toml (section statsd) or from the files of other statsd servers:
-/// config.js of etsy's statsd, or the JSON of Net::Statsd::Server.
+/// Settings are read from howdah.toml (section statsd) or from the file of another server: etsy's
+/// statsd (config.js), Net::Statsd::Server, the Datadog agent (datadog.yaml), gostatsd, statsite,
+/// Telegraf (telegraf.conf) or statsd_exporter (flags or mapping file).
 ///
-/// SIGHUP reloads the settings; SIGTERM and Ctrl-C flush a last time and exit; a second signal
-/// stops at once.
+/// SIGHUP reloads the settings, and so does a change of a config.js. SIGTERM and Ctrl-C flush a
+/// last time and exit; a second signal stops at once.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<StatsdCommand>,
     /// Settings file [default: section statsd of howdah.toml, if present]
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// Server to imitate where implementations differ; overrides the settings
     #[arg(long, value_enum, value_name = "SERVER")]
     dialect: Option<DialectArg>,
+    /// Address of the management port, or off; overrides the settings
+    #[arg(long, value_name = "ADDRESS")]
+    management: Option<ManagementArg>,
     /// Report all problems with the settings, then exit; with 3 if there are any
     #[arg(long)]
     check: bool,
     /// With --check: treat warnings as errors
     #[arg(long, requires = "check")]
     strict: bool,
+}
+
+commands! {
+    enum StatsdCommand {
+        Import(import::Args) => import::run,
+    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -59,7 +82,38 @@ enum DialectArg {
     Dogstatsd,
 }
 
+/// Value of `--management`.
+#[derive(Clone, Copy, Debug)]
+enum ManagementArg {
+    Off,
+    Listen(SocketAddr),
+}
+
+impl FromStr for ManagementArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::Listen).map_err(|_| "must be IP:PORT or off")
+    }
+}
+
+impl DialectArg {
+    fn dialect(self) -> StatsdDialect {
+        match self {
+            Self::Etsy => StatsdDialect::Etsy,
+            Self::Perl => StatsdDialect::Perl,
+            Self::Dogstatsd => StatsdDialect::Dogstatsd,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    if let Some(command) = &args.command {
+        return command.run(ctx);
+    }
     if args.check {
         let mut check = check_settings(read_from(args, ctx)?)?;
         if args.strict {
@@ -163,33 +217,43 @@ fn read_from(
     args: &Args,
     ctx: &CommandContext,
 ) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
-    let (path, text) = match &args.settings {
-        Some(path) => {
-            let text = File::open(path)
-                .and_then(|file| howdah_settings::read_text(file, FILE_BYTES_MAX))
-                .with_context(|| format!("cannot read the settings {}", path.display()))?;
-            (path.clone(), text)
-        }
+    let read = match &args.settings {
+        Some(path) => read_file(path)?,
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
-            Some(file) if file.has_section("statsd") => {
-                (file.path().to_owned(), file.text().to_owned())
-            }
-            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
+            Some(file) if file.has_section("statsd") => read_text(file.text(), file.path()),
+            _ => read_text("[statsd]", Path::new("the defaults")),
         },
     };
+    Ok(read.map(|read| with_overrides(args, read)))
+}
+
+/// Reads a settings file. Errors in the settings themselves are in the inner result.
+///
+/// # Errors
+///
+/// The file cannot be read.
+fn read_file(path: &Path) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
+    let text = File::open(path)
+        .and_then(|file| howdah_settings::read_text(file, FILE_BYTES_MAX))
+        .with_context(|| format!("cannot read the settings {}", path.display()))?;
+    Ok(read_text(&text, path))
+}
+
+fn read_text(text: &str, path: &Path) -> anyhow::Result<settings::ParsedSettings> {
     let variable = |name: &str| std::env::var(name).ok();
-    let read = StatsdSettings::read_with(&text, &path, &host(), &variable);
-    Ok(read.map(|read| with_overrides(args, read)).map_err(anyhow::Error::from))
+    Ok(StatsdSettings::read_with(text, path, &host(), &variable)?)
 }
 
 /// Applies options of the command line, which override the settings.
 fn with_overrides(args: &Args, mut read: settings::ParsedSettings) -> settings::ParsedSettings {
-    read.settings.dialect = match args.dialect {
-        Some(DialectArg::Etsy) => settings::StatsdDialect::Etsy,
-        Some(DialectArg::Perl) => settings::StatsdDialect::Perl,
-        Some(DialectArg::Dogstatsd) => settings::StatsdDialect::Dogstatsd,
-        None => read.settings.dialect,
-    };
+    if let Some(dialect) = args.dialect {
+        read.settings.dialect = dialect.dialect();
+    }
+    match args.management {
+        Some(ManagementArg::Off) => read.settings.management = None,
+        Some(ManagementArg::Listen(address)) => read.settings.management = Some(address),
+        None => {}
+    }
     read
 }
 

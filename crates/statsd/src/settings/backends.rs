@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The settings of all backends: `[statsd.backends]`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BackendSettings {
     /// `[[statsd.backends.graphite]]`: sends text lines or pickles to Carbon.
@@ -28,7 +28,7 @@ pub struct BackendSettings {
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GraphiteSettings {
     /// Host name or address. If empty, values are discarded.
@@ -86,7 +86,7 @@ impl Default for GraphiteSettings {
 }
 
 /// The protocol for Carbon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphiteProtocol {
     /// One line per value.
@@ -97,7 +97,7 @@ pub enum GraphiteProtocol {
 }
 
 /// The settings of the console backend, which prints each interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ConsoleSettings {
     /// Print five levels deep and in colour.
@@ -105,7 +105,7 @@ pub struct ConsoleSettings {
 }
 
 /// The settings of the file backend, which appends one line per value to a file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileSettings {
     /// Path of the file to append to.
@@ -116,7 +116,7 @@ pub struct FileSettings {
 }
 
 /// The settings of the repeater for one receiver, to which it forwards every packet unchanged.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RepeaterSettings {
     /// Host name or address.
@@ -129,7 +129,7 @@ pub struct RepeaterSettings {
 }
 
 /// The protocol by which the repeater sends packets to its receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RepeaterProtocol {
     /// Datagrams over IPv4.
@@ -142,7 +142,7 @@ pub enum RepeaterProtocol {
 }
 
 /// The settings of the Prometheus backend, an endpoint for scrapes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PrometheusSettings {
     /// Address that serves `/metrics`; port 0 selects a free port.
@@ -189,7 +189,7 @@ impl Default for PrometheusSettings {
 }
 
 /// The Prometheus metric type of timers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ObserverType {
     /// Quantiles, sum and count.
@@ -200,7 +200,7 @@ pub enum ObserverType {
 }
 
 /// The settings of the InfluxDB backend, which sends line protocol over HTTP.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InfluxSettings {
     /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`,
@@ -227,7 +227,7 @@ impl fmt::Debug for InfluxSettings {
 }
 
 /// The settings of the OTLP backend, which sends OpenTelemetry's protocol over HTTP with protobuf.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtlpSettings {
     /// The endpoint: `http://host:4318/v1/metrics`.
@@ -248,7 +248,7 @@ pub struct OtlpSettings {
 }
 
 /// The values that OTLP sums and histograms include.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temporality {
     /// All values since the key was first received.
@@ -259,7 +259,7 @@ pub enum Temporality {
 }
 
 /// The settings of the PostgreSQL backend, which copies values into a partitioned table.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PostgresSettings {
     /// Connection URI or keyword/value string. Prefer a password file for the password.
@@ -294,7 +294,7 @@ impl fmt::Debug for PostgresSettings {
 }
 
 /// The time range of a partition, in UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
     /// One hour, from full hour to full hour.
@@ -307,7 +307,7 @@ pub enum Partition {
 }
 
 /// The format in which rows are copied with COPY.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PostgresCopyFormat {
     /// PostgreSQL's binary format, which is cheaper for the server.
@@ -327,7 +327,7 @@ fn spool() -> usize {
 
 /// The settings of the proxy, which distributes keys over other statsd servers by consistent
 /// hashing.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxySettings {
     /// The servers over which the proxy distributes keys.
@@ -342,7 +342,7 @@ fn check_interval() -> Duration {
 }
 
 /// A statsd server to which the proxy distributes keys.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxyNodeSettings {
     /// Host name or address.

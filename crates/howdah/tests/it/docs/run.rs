@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 50] = [
+const MANNERS: [(&str, Manner); 51] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -73,6 +73,7 @@ const MANNERS: [(&str, Manner); 50] = [
     ("pool import", Ends),
     ("pool advise", Ends),
     ("statsd --check", Ends),
+    ("statsd import", Ends),
     ("howdah pool", Serves("listening: ")),
     ("howdah statsd", Serves("management: ")),
     ("report serve", Serves("http://")),
