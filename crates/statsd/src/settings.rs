@@ -1,13 +1,15 @@
 //! The server's settings, with the defaults of etsy's server.
 //!
 //! The structure is the `[statsd]` section of `howdah.toml`, in kebab-case. Files of other servers
-//! are converted to it by `settings::etsy_config`. [`crate::receiver`] uses [`ListenSettings`],
-//! [`crate::backends`] uses [`BackendSettings`], and the other modules use the rest.
+//! are converted to it by `settings::etsy_config` and `settings::import`. [`crate::receiver`] uses
+//! [`ListenSettings`], [`crate::backends`] uses [`BackendSettings`], and the other modules use the
+//! rest.
 
 mod backends;
 mod etsy_config;
 mod file;
 pub(crate) mod go_values;
+mod import;
 mod listen;
 mod literal;
 mod management_address;

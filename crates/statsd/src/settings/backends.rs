@@ -215,6 +215,13 @@ pub struct InfluxSettings {
     pub spool_bytes: usize,
 }
 
+impl InfluxSettings {
+    /// Creates settings for a write endpoint, with defaults for the rest.
+    pub fn new(url: String) -> Self {
+        Self { url, token_file: None, ca_file: None, spool_bytes: spool() }
+    }
+}
+
 /// Omits the URL's query, which may contain a password.
 impl fmt::Debug for InfluxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,6 +252,20 @@ pub struct OtlpSettings {
     /// Maximum bytes spooled while the receiver is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
+}
+
+impl OtlpSettings {
+    /// Creates settings for an endpoint, with defaults for the rest.
+    pub fn new(url: String) -> Self {
+        Self {
+            url,
+            temporality: Temporality::default(),
+            resource: BTreeMap::new(),
+            token_file: None,
+            ca_file: None,
+            spool_bytes: spool(),
+        }
+    }
 }
 
 /// The values that OTLP sums and histograms include.
@@ -279,6 +300,20 @@ pub struct PostgresSettings {
     /// Maximum bytes spooled while the server is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
+}
+
+impl PostgresSettings {
+    /// Creates settings for a connection string, with defaults for the rest.
+    pub fn new(connection: String) -> Self {
+        Self {
+            connection,
+            table: table(),
+            partition: Partition::default(),
+            retention: Duration::ZERO,
+            format: PostgresCopyFormat::default(),
+            spool_bytes: spool(),
+        }
+    }
 }
 
 /// Omits the connection string, which may contain a password.

@@ -51,11 +51,12 @@ pub(super) fn read(
         format: SettingsFormat::Literal,
         warnings: reader.warnings,
         config_lines,
+        mapping: None,
     })
 }
 
 /// The reason why a value is invalid.
-type ValueProblem = String;
+pub(super) type ValueProblem = String;
 
 /// Whether a section supports a key.
 type IsKnown = bool;
@@ -520,7 +521,7 @@ fn text(value: &LiteralNode) -> Result<String, ValueProblem> {
 }
 
 /// Converts a number, or a string that contains one, to a double.
-fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
+pub(super) fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
     match &value.value {
         Literal::Number(number) if number.is_finite() => Ok(*number),
         Literal::Number(number) => Err(format!("{} is not a finite number", JsNumber(*number))),

@@ -5,8 +5,8 @@ use std::path::Path;
 use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, SettingsSection, SettingsText};
 
 use super::{
-    StatsdSettings, etsy_config,
-    literal::{self, ExpressionContext},
+    StatsdSettings, etsy_config, import,
+    literal::ExpressionContext,
     parsed::{ParsedSettings, SettingsFormat, flatten_section},
 };
 
@@ -17,14 +17,14 @@ impl StatsdSettings {
     /// # Errors
     ///
     /// The text has none of the formats or contains invalid values, or a howdah.toml contains
-    /// unknown keys. In files of other servers unknown keys are warnings, because those servers
-    /// ignore them.
+    /// unknown keys. In files of other servers unknown keys are warnings, because their files
+    /// contain keys of other parts, of other versions and of extensions.
     pub fn read(text: &str, file: &Path, host: &str) -> Result<ParsedSettings, SettingsErrors> {
         Self::read_with(text, file, host, &|_| None)
     }
 
     /// Like [`read`](Self::read), with `variable` to look up environment variables for
-    /// `process.env.NAME`.
+    /// `process.env.NAME` in etsy's files and `${NAME}` in Telegraf's.
     ///
     /// # Errors
     ///
@@ -35,11 +35,17 @@ impl StatsdSettings {
         host: &str,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<ParsedSettings, SettingsErrors> {
-        let (read, locations) = if literal::is_literal(text) {
-            let read = etsy_config::read(text, file, ExpressionContext { host, variable })?;
-            (read, KeyLocations::new(file, Vec::new()))
-        } else {
-            toml_section(&SettingsText::new(text, file))?
+        let no_lines = KeyLocations::new(file, Vec::new());
+        let context = ExpressionContext { host, variable };
+        let (read, locations) = match import::detect(text, file, context)? {
+            SettingsFormat::Howdah => toml_section(&SettingsText::new(text, file))?,
+            SettingsFormat::Literal => (etsy_config::read(text, file, context)?, no_lines),
+            SettingsFormat::Datadog => (import::read_datadog(text, file)?, no_lines),
+            SettingsFormat::Gostatsd => (import::read_gostatsd(text, file, context)?, no_lines),
+            SettingsFormat::Statsite => (import::read_statsite(text, file)?, no_lines),
+            SettingsFormat::Telegraf => (import::read_telegraf(text, file, variable)?, no_lines),
+            SettingsFormat::StatsdExporter => (import::read_flags(text, file)?, no_lines),
+            SettingsFormat::ExporterMapping => (import::read_mapping(file)?, no_lines),
         };
         let violations: Vec<_> = read.settings.violations(&locations).collect();
         if violations.is_empty() { Ok(read) } else { Err(SettingsErrors(violations)) }
@@ -91,16 +97,12 @@ impl StatsdSettings {
 
 /// Reads the section `[statsd]` of a howdah.toml. Other sections are for other commands.
 fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations), SettingsErrors> {
-    if !text.parse()?.contains_key("statsd") {
-        let why = "there is no [statsd] section, and the file is not an object literal { … }";
-        return Err(SettingsErrors(vec![Diagnostic::new(text.file(), 0, "", why)]));
-    }
     let SettingsSection { settings, errors, locations } = text.section("statsd", None)?;
     if !errors.is_empty() {
         return Err(SettingsErrors(errors));
     }
     let mut config_lines = Vec::new();
     flatten_section("", &text.section("statsd", None)?.settings, &mut config_lines);
-    let (format, warnings) = (SettingsFormat::Howdah, Vec::new());
-    Ok((ParsedSettings { settings, format, warnings, config_lines }, locations))
+    let (format, warnings, mapping) = (SettingsFormat::Howdah, Vec::new(), None);
+    Ok((ParsedSettings { settings, format, warnings, config_lines, mapping }, locations))
 }

@@ -63,6 +63,11 @@ impl ListenSettings {
         Self::Tcp { address, connections: connections() }
     }
 
+    /// Creates settings for a unix datagram socket, with defaults for the rest.
+    pub fn unixgram(path: PathBuf, mode: Option<u32>) -> Self {
+        Self::Unixgram { path, mode, buffer_bytes: buffer() }
+    }
+
     /// Creates settings for a unix stream socket, with defaults for the rest.
     pub fn unix(path: PathBuf, mode: Option<u32>) -> Self {
         Self::Unix { path, mode, connections: connections() }

@@ -15,15 +15,30 @@ pub struct ParsedSettings {
     pub warnings: Vec<Diagnostic>,
     /// The settings as displayed by `config` at the management port.
     pub config_lines: Vec<String>,
+    /// A mapping file for the Prometheus backend with the file's rules for names, if it has any
+    /// that settings cannot express.
+    pub mapping: Option<String>,
 }
 
-/// The format of a settings file, detected by its first character outside of comments.
+/// The format of a settings file, detected by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsFormat {
     /// TOML with a `[statsd]` section.
     Howdah,
     /// An object literal: etsy's `config.js`, or the Perl server's JSON.
     Literal,
+    /// YAML of the Datadog agent: `datadog.yaml`.
+    Datadog,
+    /// TOML, YAML or JSON of gostatsd.
+    Gostatsd,
+    /// INI of statsite.
+    Statsite,
+    /// TOML of Telegraf: `telegraf.conf`.
+    Telegraf,
+    /// Flags of statsd_exporter.
+    StatsdExporter,
+    /// A mapping file of statsd_exporter, which runs it with its default flags.
+    ExporterMapping,
 }
 
 /// Flattens a section into lines `key: value` and `section > key: value`, without secrets: the

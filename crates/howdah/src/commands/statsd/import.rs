@@ -4,7 +4,7 @@ use std::{fs, io::Write as _, path::PathBuf};
 
 use anyhow::Context as _;
 
-use super::{DialectArg, read_file};
+use super::{DialectArg, read_file, read_text};
 use crate::{commands::settings_output, context::CommandContext, outcome::CommandOutcome};
 
 /// Convert the settings file of another statsd server to the statsd section of a howdah.toml.
@@ -15,8 +15,11 @@ use crate::{commands::settings_output, context::CommandContext, outcome::Command
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file to convert
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "exporter_args")]
+    file: Option<PathBuf>,
+    /// Convert the command line of statsd_exporter instead of a file
+    #[arg(long, value_name = "FLAGS", conflicts_with = "file", allow_hyphen_values = true)]
+    exporter_args: Option<String>,
     /// Server to imitate where implementations differ; overrides the file
     #[arg(long, value_enum, value_name = "SERVER")]
     dialect: Option<DialectArg>,
@@ -27,10 +30,22 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let Args { file, dialect, output } = args;
-    // The output may be used in another directory.
-    let path = fs::canonicalize(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let mut read = read_file(&path)?.context("cannot convert the settings")?;
+    let Args { file, exporter_args, dialect, output } = args;
+    let (path, read) = match (file, exporter_args) {
+        (Some(file), _) => {
+            let cannot_read = || format!("cannot read {}", file.display());
+            // The output may be used in another directory.
+            let path = fs::canonicalize(file).with_context(cannot_read)?;
+            let read = read_file(&path)?;
+            (path, read)
+        }
+        (None, flags) => {
+            let path = PathBuf::from("--exporter-args");
+            let read = read_text(flags.as_deref().unwrap_or_default(), &path);
+            (path, read)
+        }
+    };
+    let mut read = read.context("cannot convert the settings")?;
     if let Some(dialect) = dialect {
         read.settings.dialect = dialect.dialect();
     }
@@ -40,6 +55,10 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         toml += &format!("# {}\n", one_line(&warning.to_string()));
     }
     toml = format!("{toml}\n{section}");
+    if let Some(mapping) = &read.mapping {
+        toml += "\n# The rules for names, as a mapping file for [statsd.backends.prometheus]:\n";
+        mapping.lines().for_each(|line| toml += &format!("# {line}\n"));
+    }
     match output {
         Some(output) => {
             settings_output::write(output, &toml)?;
