@@ -17,7 +17,7 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts quiet bench compat doc receivers soak book spark
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts quiet bench compat statsd-clients doc receivers soak book spark
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -96,6 +96,10 @@ soak: setup ## Run all services together for an hour while servers and services 
 compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and replay captures and logs.
 	compat/run
 	compat/run --replay --replay-logs
+
+statsd-clients: ## Run statsd clients of six languages against the statsd server.
+	$(CARGO) build --package howdah $(FULL)
+	compat/statsd/run
 
 receivers: setup ## Build an OpenTelemetry collector and statsd_exporter (needs Go, takes minutes) and run the tests of statsd and of exported metrics against every receiver and server.
 	mkdir -p target/tools/receivers/usr/bin

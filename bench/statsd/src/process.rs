@@ -87,12 +87,18 @@ impl ServerProcess {
 
     /// Resident memory in MB: current and peak.
     pub(crate) fn memory_mb(&self) -> anyhow::Result<(u64, u64)> {
+        let (current, peak) = self.memory_kb()?;
+        Ok((current / 1024, peak / 1024))
+    }
+
+    /// Resident memory in kB: current and peak.
+    pub(crate) fn memory_kb(&self) -> anyhow::Result<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             let kb =
                 line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-            kb.map(|kb| kb / 1024).with_context(|| format!("no {name}"))
+            kb.with_context(|| format!("no {name}"))
         };
         Ok((of("VmRSS:")?, of("VmHWM:")?))
     }

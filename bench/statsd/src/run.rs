@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Fewer packets, one repetition: two minutes instead of ten
     #[arg(long)]
     quick: bool,
-    /// Only these tables: flat, paced, ladder, flush, parse, packed, keys
+    /// Only these tables: flat, paced, ladder, flush, parse, packed, keys, memory
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         quick: args.quick,
     };
     let mut page = bench.header(buffers.is_some());
-    let sections: [(&str, Section); 7] = [
+    let sections: [(&str, Section); 8] = [
         ("flat", StatsdBench::flat_out),
         ("paced", StatsdBench::paced),
         ("ladder", StatsdBench::ladder),
@@ -62,6 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ("parse", StatsdBench::parsing),
         ("packed", StatsdBench::packed),
         ("keys", StatsdBench::many_keys),
+        ("memory", StatsdBench::prometheus_memory),
     ];
     for (name, section) in sections {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
@@ -395,6 +396,62 @@ impl StatsdBench {
         }
         Ok(format!("### 1,000,000 counters, sent in two intervals\n\n{}", table.text()))
     }
+}
+
+impl StatsdBench {
+    /// Many keys with the Prometheus backend: three flushes and a scrape.
+    fn prometheus_memory(&self) -> anyhow::Result<String> {
+        let (counters, timers) = (1_000_000, 300_000);
+        let shapes: [(&str, Vec<Vec<u8>>, u64, &str); 3] = [
+            ("counters", workload::named(counters, "c"), counters as u64, ""),
+            ("histograms", workload::named(timers, "ms"), timers as u64, "timers = 'histogram'\n"),
+            ("summaries", workload::named(timers, "ms"), timers as u64, ""),
+        ];
+        let mut table = MarkdownTable::new(&[
+            "metrics",
+            "keys",
+            "MB idle",
+            "MB at the most",
+            "bytes per key",
+            "scrape MB",
+            "lost",
+        ]);
+        for (name, lines, keys, settings) in shapes {
+            let ring = workload::packed(&lines);
+            let port = free_port()?;
+            let (server, scrapes) = self.servers.start_with_prometheus(port, settings)?;
+            std::thread::sleep(Duration::from_millis(300));
+            let idle = server.memory_kb()?.0;
+            for _ in 0..3 {
+                send(port, &ring, ring.len() as u64, Some(10_000.0))?;
+                anyhow::ensure!(server.wait_until_drained()?, "the socket was not drained");
+                std::thread::sleep(2 * FLUSH_INTERVAL);
+            }
+            let scraped = scrape_bytes(scrapes)?;
+            let (peak, lost) = (server.memory_kb()?.1, server.socket()?.drops);
+            server.stop()?;
+            table.row(&[
+                name.to_owned(),
+                keys.to_string(),
+                (idle / 1024).to_string(),
+                (peak / 1024).to_string(),
+                ((peak - idle) * 1024 / keys).to_string(),
+                (scraped >> 20).to_string(),
+                lost.to_string(),
+            ]);
+        }
+        let title = "### Memory with the Prometheus backend: names of 23 bytes, three intervals, \
+                     one scrape\n\n";
+        Ok(title.to_owned() + &table.text())
+    }
+}
+
+/// Scrapes a Prometheus endpoint; returns the size of the response.
+fn scrape_bytes(port: u16) -> anyhow::Result<u64> {
+    use std::io::{Write as _, copy, sink};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    Ok(copy(&mut stream, &mut sink())?)
 }
 
 fn spread(runs: &[ServerRun], of: impl Fn(&ServerRun) -> f64) -> MedianRange {

@@ -174,6 +174,27 @@ impl ServerInventory {
         Ok(command)
     }
 
+    /// Starts howdah with only the Prometheus backend, with these lines in its section. Also
+    /// returns the port of the endpoint.
+    pub(crate) fn start_with_prometheus(
+        &self,
+        port: u16,
+        section: &str,
+    ) -> anyhow::Result<(ServerProcess, u16)> {
+        let endpoint = free_tcp_port()?;
+        let file = self.write(
+            "prometheus.toml",
+            &format!(
+                "[statsd]\nflush-interval = 2000\nmanagement = \"127.0.0.1:0\"\n\n\
+                 [[statsd.listen]]\ntype = \"udp\"\naddress = \"127.0.0.1:{port}\"\n\n\
+                 [statsd.backends.prometheus]\nlisten = \"127.0.0.1:{endpoint}\"\n{section}",
+            ),
+        )?;
+        let mut command = Command::new(&self.howdah);
+        command.args(["statsd", "-c"]).arg(file);
+        Ok((ServerProcess::start(command, port)?, endpoint))
+    }
+
     fn node(&self, setting: &ServerOptions<'_>) -> anyhow::Result<Command> {
         let ServerOptions { port, flush, sink, .. } = setting;
         let file = self.write(

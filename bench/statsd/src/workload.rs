@@ -52,6 +52,11 @@ pub(crate) fn counters(keys: usize) -> Vec<Vec<u8>> {
     (0..keys).map(|key| format!("bench.many.service{}.key{key:07}:1|c", key % 97).into()).collect()
 }
 
+/// One line for each of `keys` names of 23 bytes, of this type.
+pub(crate) fn named(keys: usize, kind: &str) -> Vec<Vec<u8>> {
+    (0..keys).map(|key| format!("bench.memory.key{key:07}:1|{kind}").into()).collect()
+}
+
 /// `samples` timings, distributed over `keys` timers.
 pub(crate) fn timings(samples: usize, keys: usize) -> Vec<Vec<u8>> {
     let mut random = XorShift(11);

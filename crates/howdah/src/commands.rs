@@ -69,6 +69,7 @@ mod rehearse;
 mod replay;
 mod report;
 mod settings_check;
+mod settings_output;
 mod statsd;
 mod top;
 mod warm;

@@ -99,9 +99,20 @@ pub mod duration {
     }
 }
 
+/// Returns a duration in its largest unit without a fraction; `None` if it has a fraction of a
+/// millisecond.
+fn in_whole_units(duration: Duration) -> Option<String> {
+    const UNITS: [(&str, u128); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    let ms = duration.as_millis();
+    let (unit, length) =
+        UNITS.into_iter().find(|(_, length)| ms > 0 && ms.is_multiple_of(*length))?;
+    duration.subsec_nanos().is_multiple_of(1_000_000).then(|| format!("{}{unit}", ms / length))
+}
+
 /// Serde module for a duration; a number is in milliseconds. Texts need a unit.
 pub mod milliseconds {
-    use super::{Deserializer, Duration};
+    use super::{Deserializer, Duration, Serializer};
 
     /// Reads a duration.
     ///
@@ -110,6 +121,19 @@ pub mod milliseconds {
     /// The value is not a duration of at most 100 years.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         super::read(from, 0.001, "milliseconds")
+    }
+
+    /// Writes the duration in its largest unit without a fraction, or else a number.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        match super::in_whole_units(*duration) {
+            Some(text) => to.serialize_str(&text),
+            None if duration.is_zero() => to.serialize_u64(0),
+            None => to.serialize_f64(duration.as_secs_f64() * 1000.0),
+        }
     }
 }
 
@@ -202,4 +226,27 @@ fn duration_has_unit_or_is_seconds() {
     assert_eq!(milliseconds::deserialize(table["a"].clone()), Ok(Duration::from_millis(250)));
     let error = milliseconds::deserialize(toml::Value::Boolean(true)).unwrap_err();
     assert!(error.to_string().contains("1d or milliseconds"), "{error}");
+}
+
+#[test]
+fn milliseconds_are_written_with_their_largest_unit() {
+    #[derive(serde::Serialize, Deserialize)]
+    struct Timing {
+        #[serde(with = "milliseconds")]
+        interval: Duration,
+    }
+    let cases = [
+        (Duration::ZERO, "0"),
+        (Duration::from_millis(250), "\"250ms\""),
+        (Duration::from_secs(10), "\"10s\""),
+        (Duration::from_secs(90), "\"90s\""),
+        (Duration::from_secs(300), "\"5m\""),
+        (Duration::from_secs(720 * 3600), "\"30d\""),
+        (Duration::from_micros(1500), "1.5"),
+    ];
+    for (interval, expected) in cases {
+        let written = toml::to_string(&Timing { interval }).unwrap();
+        assert_eq!(written, format!("interval = {expected}\n"));
+        assert_eq!(toml::from_str::<Timing>(&written).unwrap().interval, interval);
+    }
 }

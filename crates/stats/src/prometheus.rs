@@ -72,6 +72,11 @@ impl PrometheusText {
         }
     }
 
+    /// Returns the number of bytes written so far.
+    pub fn byte_count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the text written so far.
     pub fn into_string(self) -> String {
         self.0

@@ -9,7 +9,7 @@
 //! stored with the arrival stamp of their batch, so that the latest value wins regardless of which
 //! reader received it.
 //!
-//! Memory per key: about 32 bytes for a slot and its index, the raw text, and per metric type a
+//! Memory per key: about 24 bytes for a slot and its index, the raw text, and per metric type a
 //! cell of 16 (counter) to 56 bytes. Cells exist twice, because one interval is filled while the
 //! previous one is read.
 

@@ -6,6 +6,7 @@
 //! timestamp, dropped and counted.
 
 mod console;
+mod exec;
 mod factory;
 mod file;
 mod graphite;
@@ -16,6 +17,7 @@ mod outbox;
 mod postgres;
 mod prometheus;
 mod repeater;
+mod stop_deadline;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -27,11 +29,9 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub(crate) use self::outbox::{
-    DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
-};
 pub use self::{
     console::ConsoleOutput,
+    exec::ExecBackend,
     factory::{BackendOpenError, open},
     file::FileBackend,
     graphite::GraphiteBackend,
@@ -39,9 +39,18 @@ pub use self::{
     otlp::OtlpBackend,
     postgres::{PostgresBackend, PostgresError},
     prometheus::{
-        MappingError, MappingProblem, PrometheusBackend, PrometheusError, map_counter_name,
+        MappingError, MappingProblem, PrometheusBackend, PrometheusError, RemoteWriteBackend,
+        RemoteWriteError, map_counter_name,
     },
     repeater::PacketRepeater,
+    stop_deadline::StopDeadline,
+};
+pub(crate) use self::{
+    factory::{BackendSection, OpenedBackend},
+    outbox::{
+        DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
+    },
+    prometheus::ScrapeEndpoint,
 };
 use crate::flush::FlushSnapshot;
 
@@ -65,6 +74,12 @@ pub trait MetricBackend: Send {
     /// Returns the status values that the backend sets and the management port displays.
     fn status(&self) -> BackendStatus;
 
+    /// Returns the time by which [`flush`](Self::flush) must end once the backend is being stopped,
+    /// for backends whose flush may otherwise take longer. It is set by another thread.
+    fn stop_deadline(&self) -> Option<StopDeadline> {
+        None
+    }
+
     /// Processes one interval. Called for each flush in chronological order; while the backend is
     /// busy, intervals are joined or dropped.
     ///
@@ -86,22 +101,44 @@ pub trait MetricBackend: Send {
     }
 }
 
-/// Parts of a snapshot that are computed only on request, because they are costly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Parts of a snapshot that are computed only on request, because they are costly. By default,
+/// those that etsy's server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotRequirements {
     /// Cumulative distributions of timers, [`crate::flush::TimerMetric::cumulative`].
     pub distributions: bool,
     /// Keys as they were sent, [`crate::flush::FlushSnapshot::counters_as_sent`] and its siblings.
     pub names_as_sent: bool,
+    /// Counters that were not received in the interval.
+    pub idle_counters: bool,
+    /// The statistics of etsy's server, [`crate::flush::TimerMetric::fields`], and the quantiles of
+    /// [`crate::flush::TimerSummary`].
+    pub timer_fields: bool,
+}
+
+impl Default for SnapshotRequirements {
+    fn default() -> Self {
+        Self { idle_counters: true, timer_fields: true, ..Self::MINIMAL }
+    }
 }
 
 impl SnapshotRequirements {
+    /// No optional part.
+    pub const MINIMAL: Self = Self {
+        distributions: false,
+        names_as_sent: false,
+        idle_counters: false,
+        timer_fields: false,
+    };
+
     /// Requires every part that at least one of the two requires.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
             distributions: self.distributions || other.distributions,
             names_as_sent: self.names_as_sent || other.names_as_sent,
+            idle_counters: self.idle_counters || other.idle_counters,
+            timer_fields: self.timer_fields || other.timer_fields,
         }
     }
 }

@@ -19,12 +19,19 @@ use std::{
 
 use self::statistics::TimerRules;
 use crate::{
-    MetricName, grammar::TimingUnit, self_metrics::SelfMetrics, settings::StatsdSettings,
+    MetricName,
+    grammar::TimingUnit,
+    hyperloglog::HyperLogLog,
+    self_metrics::SelfMetrics,
+    settings::{SetOverflow, StatsdSettings},
     sketch::Sketch,
 };
 
 pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
-pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
+pub(crate) use self::{
+    registry::{DeleteOutcome, add_requirements},
+    table::MetricTable,
+};
 
 /// The values of one interval, as passed to backends. All lists are sorted by key, bytewise.
 ///
@@ -41,8 +48,9 @@ pub struct FlushSnapshot {
     /// The configured interval, or the sum of several joined ones. Rates are based on it, not on
     /// the measured time.
     pub interval: Duration,
-    /// Counters, including the server's own under their usual names (`statsd.packets_received`),
-    /// and idle ones until the rules for idle metrics remove them.
+    /// Counters, including the server's own under their usual names (`statsd.packets_received`).
+    /// Idle ones are included until the rules for idle metrics remove them, if a backend requires
+    /// it.
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
@@ -79,6 +87,11 @@ impl FlushSnapshot {
         self.counters.iter().filter(|counter| !counter.merged).chain(&self.variants.counters)
     }
 
+    /// Returns the value of a counter per second of [`interval`](Self::interval).
+    pub fn rate(&self, counter: &CounterMetric) -> f64 {
+        counter.value / self.interval.as_secs_f64()
+    }
+
     /// Returns the timers with their keys as sent, unordered.
     pub fn timers_as_sent(&self) -> impl Iterator<Item = &TimerMetric> {
         self.timers.iter().filter(|timer| !timer.merged).chain(&self.variants.timers)
@@ -102,16 +115,18 @@ pub(crate) struct Calculation {
     exact_samples: usize,
     exact_samples_total: usize,
     set_members: usize,
+    set_overflow: SetOverflow,
 }
 
 impl Calculation {
-    pub(crate) fn new(settings: &StatsdSettings) -> Arc<Self> {
+    pub(crate) fn new(settings: &StatsdSettings, timer_fields: bool) -> Arc<Self> {
         let limits = &settings.limits;
         Arc::new(Self {
-            rules: TimerRules::new(&settings.aggregation),
+            rules: TimerRules::new(&settings.aggregation, timer_fields),
             exact_samples: limits.exact_samples,
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
+            set_overflow: limits.set_overflow,
         })
     }
 }
@@ -126,13 +141,21 @@ pub struct CounterMetric {
     pub merged: bool,
     /// Sum of the interval's values, each divided by its sample rate. 0 if idle.
     pub value: f64,
-    /// `value` per second of [`FlushSnapshot::interval`].
-    pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// Start of `total`: the time at which the key was first collected from a reader, or first
-    /// collected again after a deletion that discarded its total.
-    pub since: SystemTime,
+    /// Start of `total`, in seconds since 1970 and milliseconds: there may be millions of counters.
+    pub(crate) since: (u32, u16),
+    /// Whether the counter was not received in the interval.
+    pub idle: bool,
+}
+
+impl CounterMetric {
+    /// Returns the start of `total`: the time at which the key was first collected from a reader,
+    /// or first collected again after a deletion that discarded its total.
+    pub fn since(&self) -> SystemTime {
+        let (seconds, milliseconds) = self.since;
+        SystemTime::UNIX_EPOCH + Duration::new(seconds.into(), u32::from(milliseconds) * 1_000_000)
+    }
 }
 
 /// A gauge of one interval.
@@ -145,6 +168,8 @@ pub struct GaugeMetric {
     pub merged: bool,
     /// The value at the end of the interval.
     pub value: f64,
+    /// Whether the gauge was not received in the interval.
+    pub idle: bool,
 }
 
 /// A set of one interval.
@@ -155,10 +180,13 @@ pub struct SetMetric {
     /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
     /// False for variants.
     pub merged: bool,
-    /// Number of distinct members in the interval, as far as the limit of `members` allows.
+    /// Number of distinct members in the interval, exact or estimated.
     pub count: u64,
-    /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`.
+    /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`; empty if
+    /// the number is an estimate.
     pub members: Arc<[Box<str>]>,
+    /// The estimate, if the set had too many members.
+    pub estimate: Option<Arc<HyperLogLog>>,
 }
 
 /// A timer, histogram or distribution of one interval.
@@ -173,7 +201,8 @@ pub struct TimerMetric {
     pub unit: TimingUnit,
     /// The statistics of etsy's server, with its names and order, after the filter for calculated
     /// metrics: `count_90`, `mean_90`, `upper_90`, …, `std`, `upper`, … `median`, and
-    /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0.
+    /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0. Empty unless
+    /// a backend requires them.
     pub fields: Box<[(Arc<str>, f64)]>,
     /// Typed statistics, which the filter for calculated metrics does not affect. `None` if the
     /// interval has no samples.

@@ -139,7 +139,7 @@ pub enum RejectReason {
     TooLarge,
     /// The name before the first `:` is empty or starts with `;`.
     NoName,
-    /// The set already has the maximum number of members.
+    /// The set already has the maximum number of members, and is not estimated.
     SetFull,
 }
 

@@ -1,7 +1,8 @@
 //! The loss ledger: the numbers of packets that arrived, and of those that were lost, by location.
 //!
-//! The invariant is *sent = delivered + socket drops + backlog drops + unread*. The receiver fills
-//! the ledger; the flush reads it once per interval, and the management port on request.
+//! The invariant is *sent = delivered + socket drops + backlog drops + unread*, where packets of
+//! senders that are not permitted count as denied instead of delivered. The receiver fills the
+//! ledger; the flush reads it once per interval, and the management port on request.
 
 /// The account of one socket. Totals are since the socket was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +20,10 @@ pub struct SocketAccount {
     /// Items discarded by the reader: overlong lines, truncated packets, rejected connections, and
     /// the last line of a broken connection.
     pub discarded_total: u64,
+    /// Packets, or connections, of senders that are not in the listener's list.
+    pub denied_total: u64,
+    /// Connections closed because their TLS handshake or token failed or was not sent in time.
+    pub failed_handshakes_total: u64,
     /// Memory currently used by unread packets, including the kernel's overhead: up to twice
     /// [`buffer_bytes`](Self::buffer_bytes).
     pub unread_bytes: u64,
@@ -40,6 +45,16 @@ impl LossAccount {
     /// Returns the number of packets dropped at the server's sockets.
     pub fn drops_total(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.drops_total).sum()
+    }
+
+    /// Returns the number of packets and connections of senders that are not permitted.
+    pub fn denied_total(&self) -> u64 {
+        self.sockets.iter().map(|socket| socket.denied_total).sum()
+    }
+
+    /// Returns the number of connections whose TLS handshake or token failed.
+    pub fn failed_handshakes_total(&self) -> u64 {
+        self.sockets.iter().map(|socket| socket.failed_handshakes_total).sum()
     }
 }
 

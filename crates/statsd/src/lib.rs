@@ -25,8 +25,10 @@
 //!   port.
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
+//! - `yaml`: reads YAML with line numbers, for mapping files and settings of other servers.
 //! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
 //! - [`self_metrics`]: the table of the server's own metrics.
+//! - [`sketch`] and [`hyperloglog`]: sketches of distributions and of sets.
 //! - [`ledger`]: losses and their location: *sent = delivered + socket drops + backlog drops +
 //!   unread*.
 //!
@@ -36,6 +38,7 @@ pub mod aggregate;
 pub mod backends;
 pub mod flush;
 pub mod grammar;
+pub mod hyperloglog;
 pub mod js;
 pub mod ledger;
 pub mod management;
@@ -46,5 +49,7 @@ pub mod self_metrics;
 pub mod server;
 pub mod settings;
 pub mod sketch;
+mod yaml;
 
 pub use name::MetricName;
+pub use yaml::YamlProblem;

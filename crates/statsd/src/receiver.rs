@@ -10,15 +10,19 @@
 //! drops + unread* ([`crate::ledger`]). On [`PacketReceiver::stop`], sockets refuse new packets and
 //! are drained, so that *unread* is 0 unless the timeout passes.
 
+mod access;
 pub mod advice;
 mod batching;
 mod datagram;
+mod handshake;
 mod line_buffer;
+mod senders;
 mod socket_counts;
 mod sockets;
 mod stop_signal;
 mod stream;
 mod sys;
+mod transport;
 
 use std::{
     fmt,
@@ -29,12 +33,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::sockets::ReceiverOpenError;
 use self::{
+    access::StreamAccess,
+    senders::SenderFilter,
     socket_counts::{SocketCounts, SocketLedger},
-    sockets::{BoundSocket, SocketFile},
+    sockets::{BoundSocket, SocketFile, SocketFileSettings},
     stop_signal::StopSignal,
 };
+pub use self::{access::StreamAccessError, sockets::ReceiverOpenError};
 use crate::{
     aggregate::SharedShard,
     ledger::{LossAccount, LossLedger},
@@ -104,6 +110,8 @@ pub struct PacketReceiver {
     stop: Arc<StopSignal>,
     accounts: Arc<SocketLedger>,
     addresses: Vec<Option<SocketAddr>>,
+    /// Access rules of listeners, each with the socket's name.
+    access: Vec<(String, Arc<StreamAccess>)>,
     _files: Vec<SocketFile>,
 }
 
@@ -131,14 +139,16 @@ impl PacketReceiver {
             readers: Vec::new(),
             accounts: Arc::new(SocketLedger::new(counts.collect())),
             addresses: sockets.addresses,
+            access: sockets.access,
             _files: sockets.files,
             stop: Arc::clone(&stop),
         };
-        for DatagramSocket { socket, senders_block, counts } in sockets.datagrams {
+        for DatagramSocket { socket, senders_block, senders, counts } in sockets.datagrams {
             let stop = Arc::clone(&stop);
             let reader = datagram::DatagramReader {
                 socket,
                 senders_block,
+                senders,
                 counts,
                 stop,
                 handlers: handlers(),
@@ -146,7 +156,16 @@ impl PacketReceiver {
             receiver.start(move || reader.run())?;
         }
         if !sockets.streams.is_empty() {
-            let reader = stream::StreamReader::new(sockets.streams, stop, handlers());
+            let needs_handshakes = sockets.streams.iter().any(|one| one.access.is_some());
+            let handshakes = if needs_handshakes {
+                let (thread, queue) = handshake::HandshakeThread::new(Arc::clone(&stop))
+                    .map_err(ReceiverOpenError::Reader)?;
+                receiver.start(move || thread.run())?;
+                Some(queue)
+            } else {
+                None
+            };
+            let reader = stream::StreamReader::new(sockets.streams, handshakes, stop, handlers());
             let reader = reader.map_err(ReceiverOpenError::Reader)?;
             receiver.start(move || reader.run())?;
         }
@@ -169,6 +188,20 @@ impl PacketReceiver {
     /// Returns the ledger of all sockets. It can still be read after the receiver has stopped.
     pub fn ledger(&self) -> Arc<dyn LossLedger> {
         Arc::clone(&self.accounts) as Arc<dyn LossLedger>
+    }
+
+    /// Reads the certificates, keys and tokens of all listeners again, for new connections. Logs
+    /// files that cannot be used; their previous content stays in use.
+    pub fn reload_access(&self) {
+        for (socket, access) in &self.access {
+            match access.reload() {
+                Ok(()) => tracing::info!(socket, "certificates and tokens reloaded"),
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(socket, %error, cause, "keeping the old certificates, tokens");
+                }
+            }
+        }
     }
 
     /// Stops receiving: sockets refuse new packets and are drained, and the threads exit. In the
@@ -201,6 +234,7 @@ struct OpenSockets {
     datagrams: Vec<DatagramSocket>,
     streams: Vec<stream::StreamListener>,
     addresses: Vec<Option<SocketAddr>>,
+    access: Vec<(String, Arc<StreamAccess>)>,
     files: Vec<SocketFile>,
 }
 
@@ -208,6 +242,7 @@ struct OpenSockets {
 struct DatagramSocket {
     socket: Arc<OwnedFd>,
     senders_block: bool,
+    senders: Option<SenderFilter>,
     counts: Arc<SocketCounts>,
 }
 
@@ -218,7 +253,7 @@ impl OpenSockets {
         all: &[ListenSettings],
     ) -> Result<(), ReceiverOpenError> {
         match one {
-            ListenSettings::Udp { address, readers, buffer_bytes } => {
+            ListenSettings::Udp { address, readers, buffer_bytes, allow } => {
                 let mut address = *address;
                 let v6_only = sockets::v6_only(address, all);
                 let readers = (*readers).clamp(1, READERS_MAX);
@@ -230,38 +265,59 @@ impl OpenSockets {
                         1 => opened.name.clone(),
                         _ => format!("{} #{reader}", opened.name),
                     };
-                    self.datagram(BoundSocket { name, ..opened }, false);
+                    let senders = SenderFilter::new(allow);
+                    self.datagram(BoundSocket { name, ..opened }, false, senders);
                 }
                 self.addresses.push(Some(address));
             }
-            ListenSettings::Unixgram { path, mode, buffer_bytes } => {
-                let opened = sockets::unixgram(path, *mode, *buffer_bytes)?;
+            ListenSettings::Unixgram { path, mode, owner, buffer_bytes } => {
+                let file = SocketFileSettings { path, mode: *mode, owner: owner.as_deref() };
+                let opened = sockets::unixgram(file, *buffer_bytes)?;
                 self.addresses.push(None);
-                self.datagram(opened, true);
+                self.datagram(opened, true, None);
             }
-            ListenSettings::Tcp { address, connections } => {
+            ListenSettings::Tcp { address, connections, allow, idle_timeout, .. } => {
                 let opened = sockets::tcp(*address, sockets::v6_only(*address, all))?;
                 self.addresses.push(opened.address);
-                self.stream(opened, *connections);
+                let access = StreamAccess::open(one).map_err(|source| {
+                    let (socket, source) = (opened.name.clone(), Box::new(source));
+                    ReceiverOpenError::Access { socket, source }
+                })?;
+                let rules = (SenderFilter::new(allow), access);
+                self.stream(opened, *connections, *idle_timeout, rules);
             }
-            ListenSettings::Unix { path, mode, connections } => {
-                let opened = sockets::unix_stream(path, *mode)?;
+            ListenSettings::Unix { path, mode, owner, connections, idle_timeout } => {
+                let file = SocketFileSettings { path, mode: *mode, owner: owner.as_deref() };
+                let opened = sockets::unix_stream(file)?;
                 self.addresses.push(None);
-                self.stream(opened, *connections);
+                self.stream(opened, *connections, *idle_timeout, (None, None));
             }
         }
         Ok(())
     }
 
-    fn datagram(&mut self, opened: BoundSocket, senders_block: bool) {
+    fn datagram(
+        &mut self,
+        opened: BoundSocket,
+        senders_block: bool,
+        senders: Option<SenderFilter>,
+    ) {
         let socket = Arc::new(opened.fd);
         self.files.extend(opened.file);
         let counts = SocketCounts::new(opened.name, Some(Arc::clone(&socket)));
-        self.datagrams.push(DatagramSocket { socket, senders_block, counts });
+        self.datagrams.push(DatagramSocket { socket, senders_block, senders, counts });
     }
 
-    fn stream(&mut self, opened: BoundSocket, connections_max: usize) {
+    fn stream(
+        &mut self,
+        opened: BoundSocket,
+        connections_max: usize,
+        idle_timeout: Duration,
+        rules: (Option<SenderFilter>, Option<Arc<StreamAccess>>),
+    ) {
+        let (senders, access) = rules;
         self.files.extend(opened.file);
+        self.access.extend(access.clone().map(|access| (opened.name.clone(), access)));
         let counts = SocketCounts::new(opened.name, None);
         let socket = Arc::new(opened.fd);
         self.streams.push(stream::StreamListener {
@@ -269,6 +325,9 @@ impl OpenSockets {
             counts,
             connections_max,
             connections: 0,
+            senders,
+            access,
+            idle_timeout,
         });
     }
 }

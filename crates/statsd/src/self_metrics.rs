@@ -3,7 +3,7 @@
 //! The table has the names and help texts of the Prometheus endpoint. Other backends and the
 //! management port use short names in the style of etsy's server, without the prefix and `_total`.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use howdah_stats::{Description, MetricUnit, Registry};
 
@@ -25,6 +25,8 @@ pub const METRICS: &[Description] = &[
     KERNEL_DROPS,
     RECEIVE_BUFFER_BYTES,
     BACKLOG_DROPS,
+    DENIED,
+    FAILED_HANDSHAKES,
     KEYS,
     OVERFLOW_KEYS,
     SKETCHED_TIMERS,
@@ -84,6 +86,16 @@ const BACKLOG_DROPS: Description = Description::counter(
     "statsd_backlog_drops_total",
     "Packets that the host dropped before they reached a socket.",
 );
+pub(crate) const DENIED: Description = Description::counter(
+    "statsd_denied_total",
+    "Packets and connections of senders that the listener's list does not permit.",
+)
+.labels(&["socket"]);
+pub(crate) const FAILED_HANDSHAKES: Description = Description::counter(
+    "statsd_failed_handshakes_total",
+    "Connections closed because their TLS handshake or token failed.",
+)
+.labels(&["socket"]);
 const KEYS: Description =
     Description::gauge("statsd_keys", "Counters, timers, gauges and sets in the last interval.");
 const OVERFLOW_KEYS: Description =
@@ -130,6 +142,14 @@ const BACKEND_DROPPED_METRICS: Description = Description::counter(
     "Metrics in the dropped intervals.",
 )
 .labels(&["backend"]);
+/// The metrics of each backend.
+const OF_BACKENDS: [Description; 5] = [
+    BACKEND_SPOOL_BYTES,
+    BACKEND_LOST_VALUES,
+    BACKEND_FLUSHES_JOINED,
+    BACKEND_FLUSHES_DROPPED,
+    BACKEND_DROPPED_METRICS,
+];
 pub(crate) const PROMETHEUS_SERIES: Description =
     Description::gauge("statsd_prometheus_series", "Series at this endpoint.");
 pub(crate) const PROMETHEUS_DROPPED_VALUES: Description = Description::counter(
@@ -218,7 +238,14 @@ impl SelfMetrics {
                 ("flush_lag_ms", (extra.flush_lag.as_secs_f64() * 1000.0).round()),
             ]
         });
-        values.into_iter().flatten()
+        // Only listeners with access rules have these.
+        let refused = [
+            (short_name(&DENIED), self.account.denied_total() as f64),
+            (short_name(&FAILED_HANDSHAKES), self.account.failed_handshakes_total() as f64),
+        ];
+        let is_on = self.extra.is_some();
+        let refused = refused.into_iter().filter(move |(_, count)| is_on && *count > 0.0);
+        values.into_iter().flatten().chain(refused)
     }
 
     /// Updates the metrics in `registry`.
@@ -234,6 +261,10 @@ impl SelfMetrics {
         for socket in &self.account.sockets {
             let labels = [("socket", &*socket.name)];
             registry.counter_with(&KERNEL_DROPS, &labels).raise_to(socket.drops_total);
+            registry.counter_with(&DENIED, &labels).raise_to(socket.denied_total);
+            registry
+                .counter_with(&FAILED_HANDSHAKES, &labels)
+                .raise_to(socket.failed_handshakes_total);
             let bytes = socket.buffer_bytes as f64;
             registry.gauge_with(&RECEIVE_BUFFER_BYTES, &labels).set(bytes);
         }
@@ -251,7 +282,25 @@ impl SelfMetrics {
         }
         registry.gauge(&FLUSH_NUM_STATS).set(self.num_stats as f64);
         registry.gauge(&FLUSH_PROCESSING).set(self.processing_ms / 1000.0);
+        self.remove_stale_backends(registry);
         self.backends.iter().for_each(|backend| backend.record(registry));
+    }
+
+    /// Removes the metrics of backends that a reload has removed.
+    fn remove_stale_backends(&self, registry: &Registry) {
+        let mut stale = BTreeSet::new();
+        registry.for_each_family(|family| {
+            if !OF_BACKENDS.contains(family.description()) {
+                return;
+            }
+            for (labels, _) in family.series() {
+                let is_stale = |name: &&str| self.backends.iter().all(|one| one.name != *name);
+                stale.extend(labels.map(|(_, name)| name).filter(is_stale).map(str::to_owned));
+            }
+        });
+        for name in &stale {
+            registry.remove(&OF_BACKENDS, &[("backend", name)]);
+        }
     }
 }
 
@@ -271,7 +320,14 @@ impl BackendFigures {
                 DROPPED_METRICS => &BACKEND_DROPPED_METRICS,
                 _ => continue,
             };
-            registry.counter_with(total, &labels).raise_to(*value as u64);
+            let counter = registry.counter_with(total, &labels);
+            if counter.value() <= *value as u64 {
+                counter.raise_to(*value as u64);
+            } else {
+                // Since a reload the name is that of another backend, so the counter restarts.
+                registry.remove(&[*total], &labels);
+                registry.counter_with(total, &labels).raise_to(*value as u64);
+            }
         }
     }
 }
@@ -341,6 +397,29 @@ mod tests {
             METRICS.iter().filter(|metric| !elsewhere(metric)).copied().collect();
         expected.sort_by_key(Description::name);
         assert_eq!(recorded, expected);
+    }
+
+    #[test]
+    fn metrics_of_replaced_backends_restart_or_disappear() {
+        let registry = Registry::new();
+        let record = |backends: &[(&str, f64)]| {
+            let figures = |(name, lost): &(&str, f64)| BackendFigures {
+                name: (*name).to_owned(),
+                values: vec![(LOST_VALUES, *lost), (SPOOL_BYTES, 5.0)],
+            };
+            let backends = backends.iter().map(figures).collect();
+            SelfMetrics { backends, ..SelfMetrics::default() }.record(&registry);
+            let text = registry.prometheus();
+            let lines = text.lines().filter(|line| line.starts_with("statsd_backend_lost"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let line = |name: &str, value: u32| {
+            format!("statsd_backend_lost_values_total{{backend=\"{name}\"}} {value}")
+        };
+        let both = record(&[("influx", 7.0), ("influx-2", 3.0)]);
+        assert_eq!(both, [line("influx", 7), line("influx-2", 3)]);
+        assert_eq!(record(&[("influx", 3.0)]), [line("influx", 3)]);
+        assert!(!registry.prometheus().contains("influx-2"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! The registry has one lock, held by the flush thread while calculating and by the management port
 //! while reading. Reader threads never take it.
 
+mod backend_set;
 mod clock;
 mod core;
 mod key_log;
@@ -31,24 +32,25 @@ use std::{
 };
 
 pub(crate) use self::core::{CoreParts, ServerCore};
+use howdah_connect::Environment;
 use howdah_http::server::HttpServer;
 
 use self::{
+    backend_set::{BackendOpener, BackendSet, PreparedBackend},
     clock::FlushClock,
     key_log::KeyLog,
     notices::ThrottledNotices,
-    runner::{BackendRunner, QueueOutcome},
 };
 use crate::{
-    backends::{MetricBackend, PacketRepeater, SnapshotRequirements},
-    flush::{FlushSnapshot, FlushTime, KeyRegistry},
+    backends::{BackendOpenError, MetricBackend, PacketRepeater, SnapshotRequirements, chain},
+    flush::{self, FlushTime, KeyRegistry},
     ledger::LossAccount,
     management::{Management, health},
     proxy::{ProxyError, StatsdProxy},
     receiver::{
         ObserverFactory, PacketHandlers, PacketReceiver, ReceiverOpenError, advice::LossAdvice,
     },
-    settings::StatsdSettings,
+    settings::{BackendSettings, StatsdSettings},
 };
 
 /// A running server. Stop it with [`StatsdServer::stop`]; dropping it stops it without a last
@@ -57,6 +59,7 @@ use crate::{
 pub struct StatsdServer {
     core: Arc<ServerCore>,
     receiver: PacketReceiver,
+    backends: Arc<BackendSet>,
     flush_thread: FlushThread,
     management: Option<Management>,
     health: Option<HttpServer>,
@@ -69,7 +72,9 @@ pub struct ServerParts {
     pub settings: StatsdSettings,
     /// The lines displayed by the management port's `config`.
     pub config_lines: Vec<String>,
-    /// Destinations of the snapshots, each of which gets a thread and a queue.
+    /// If set, the backends of the settings are opened with it, and a reload changes them.
+    pub environment: Option<Environment>,
+    /// Further destinations of the snapshots. Each backend gets a thread and a queue.
     pub backends: Vec<Box<dyn MetricBackend>>,
     /// Additional observers of raw packets, besides the configured repeater and proxy.
     pub observers: Vec<ObserverFactory>,
@@ -96,6 +101,9 @@ pub enum ServerStartError {
     /// created.
     #[error("cannot start the proxy")]
     Proxy(#[from] ProxyError),
+    /// A backend of the settings cannot be opened.
+    #[error("cannot start a backend")]
+    Backend(#[from] BackendOpenError),
     /// A thread of the repeater, of a backend or of the flush cannot be started.
     #[error("cannot start a thread of the server")]
     Thread(#[source] io::Error),
@@ -123,13 +131,19 @@ impl StatsdServer {
     ///
     /// # Errors
     ///
-    /// A socket cannot be opened, a thread cannot be started, or the proxy has no nodes or one that
-    /// cannot be resolved. Nothing remains open.
+    /// A socket or a backend cannot be opened, a thread cannot be started, or the proxy has no
+    /// nodes or one that cannot be resolved. Nothing remains open.
     pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
-        let ServerParts { settings, config_lines, backends, observers: mut factories } = parts;
+        let ServerParts { settings, config_lines, environment, backends, observers } = parts;
+        let mut factories = observers;
         let started = SystemTime::now();
-        let needs = backends.iter().map(|backend| backend.requirements());
-        let needs = needs.fold(SnapshotRequirements::default(), SnapshotRequirements::or);
+        let dialect = settings.dialect;
+        let opener = environment.map(|environment| BackendOpener { dialect, environment });
+        let opened = opener.as_ref().map(|opener| opener.open_all(&settings));
+        let mut prepared = opened.transpose()?.unwrap_or_default();
+        prepared.extend(backends.into_iter().map(PreparedBackend::from_caller));
+        let needs = prepared.iter().map(PreparedBackend::requirements);
+        let needs = needs.fold(SnapshotRequirements::MINIMAL, SnapshotRequirements::or);
         let mut registry = KeyRegistry::new(&settings, needs, started);
         let dump = settings.dump_messages;
         let repeaters = &settings.backends.repeater;
@@ -149,10 +163,10 @@ impl StatsdServer {
             shard: aggregates.then(|| registry.shard()),
             observer: observers::combine(&factories, dump),
         })?;
-        let runners: Result<Vec<BackendRunner>, io::Error> =
-            backends.into_iter().map(|backend| BackendRunner::start(backend, started)).collect();
-        let runners = runners.map_err(ServerStartError::Thread)?;
-        let statuses = runners.iter().map(|runner| (runner.name(), runner.status())).collect();
+        let backends =
+            BackendSet::start(opener, prepared, started).map_err(ServerStartError::Thread)?;
+        let backends = Arc::new(backends);
+        let statuses = backends.statuses();
         let parts =
             CoreParts { config_lines, ledger: receiver.ledger(), statuses, repeater, proxy };
         let core = Arc::new(ServerCore::new(settings, registry, parts, started));
@@ -160,8 +174,8 @@ impl StatsdServer {
         let management =
             management.map(|address| Management::listen(address, &core)).transpose()?;
         let health = health.map(|address| health::serve(address, &core)).transpose()?;
-        let flushing = FlushThread::start(&core, runners).map_err(ServerStartError::Thread)?;
-        Ok(Self { core, receiver, flush_thread: flushing, management, health })
+        let flushing = FlushThread::start(&core, &backends).map_err(ServerStartError::Thread)?;
+        Ok(Self { core, receiver, backends, flush_thread: flushing, management, health })
     }
 
     /// Returns the addresses that the server receives on, in the order of the settings; `None` for
@@ -188,14 +202,44 @@ impl StatsdServer {
     /// Applies new settings as far as possible while running, and returns the changed settings that
     /// need a restart.
     ///
-    /// The key log, the shutdown timeout, the health, and the rules for calculation, naming and
-    /// deletion can be reloaded.
+    /// The key log, the shutdown timeout, the health, the rules for calculation, naming and
+    /// deletion, the content of the listeners' certificate, key and token files, and with
+    /// [`ServerParts::environment`] the backends can be reloaded. Backends of equal sections stay;
+    /// those of other sections are started and, within the shutdown timeout, stopped. If one cannot
+    /// be started, all stay, and the reason is logged.
     pub fn reload(
         &self,
         settings: &StatsdSettings,
         config_lines: Vec<String>,
     ) -> Vec<&'static str> {
-        self.core.reload(settings, config_lines)
+        self.receiver.reload_access();
+        let old = self.core.settings();
+        let mut restart = self.core.reload(settings, config_lines);
+        let repeater = old.backends.repeater.clone();
+        let backends = BackendSettings { repeater, ..settings.backends.clone() };
+        let is_same_ttl = old.aggregation.ttl == settings.aggregation.ttl;
+        if old.backends != backends || !is_same_ttl && self.backends.is_reloadable() {
+            if self.backends.is_reloadable() {
+                self.reload_backends(&StatsdSettings { backends, ..settings.clone() });
+            } else {
+                restart.push("backends");
+            }
+        }
+        restart
+    }
+
+    fn reload_backends(&self, settings: &StatsdSettings) {
+        let core = &self.core;
+        let timeout = core.settings().shutdown_timeout;
+        let require =
+            |needs| flush::add_requirements(&mut core.registry(), needs, SystemTime::now());
+        match self.backends.reload(settings, timeout, require) {
+            Ok((started, removed)) => {
+                core.set_backends(&settings.backends, self.backends.statuses());
+                tracing::info!(started, removed, "backends reloaded");
+            }
+            Err(error) => tracing::error!(error = chain(&error), "keeping the old backends"),
+        }
     }
 
     /// Shuts down gracefully: drains the sockets, flushes, and waits for the backends, all within
@@ -215,15 +259,15 @@ impl StatsdServer {
 }
 
 impl FlushThread {
-    fn start(core: &Arc<ServerCore>, runners: Vec<BackendRunner>) -> io::Result<Self> {
+    fn start(core: &Arc<ServerCore>, backends: &Arc<BackendSet>) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let (done, ended) = mpsc::channel();
-        let core = Arc::clone(core);
+        let (core, backends) = (Arc::clone(core), Arc::clone(backends));
         thread::Builder::new().name("statsd-flush".into()).spawn(move || {
-            let timeout = run(&core, &runners, &stopped);
+            let timeout = run(&core, &backends, &stopped);
             // Without a timeout, the server was dropped instead of stopped: skip the last flush.
             if let Some(timeout) = timeout {
-                let _ = done.send(last_flush(&core, runners, timeout));
+                let _ = done.send(last_flush(&core, &backends, timeout));
             }
         })?;
         Ok(Self { stop, ended })
@@ -243,7 +287,7 @@ impl FlushThread {
 /// was dropped.
 fn run(
     core: &ServerCore,
-    runners: &[BackendRunner],
+    backends: &BackendSet,
     stopped: &mpsc::Receiver<Duration>,
 ) -> Option<Duration> {
     let settings = core.settings();
@@ -268,8 +312,9 @@ fn run(
                 tracing::warn!("{advice}");
             }
             account = read.clone();
-            let snapshot = distribute(core, runners, FlushTime { now, lag }, read);
-            notices.flushed(&snapshot.self_metrics, settings.limits.set_members);
+            let snapshot = core.flush(FlushTime { now, lag }, read);
+            backends.flush(&snapshot);
+            notices.flushed(&snapshot.self_metrics, &settings.limits);
         }
         if key_log.poll_write(&core.settings().key_flush, Instant::now()) {
             key_log::write(core);
@@ -277,43 +322,15 @@ fn run(
     }
 }
 
-fn distribute(
-    core: &ServerCore,
-    runners: &[BackendRunner],
-    time: FlushTime,
-    account: LossAccount,
-) -> Arc<FlushSnapshot> {
-    let snapshot = core.flush(time, account);
-    for runner in runners {
-        match runner.flush(Arc::clone(&snapshot)) {
-            QueueOutcome::Queued => {}
-            QueueOutcome::Joined => tracing::info!(
-                backend = runner.name(),
-                timestamp = snapshot.timestamp,
-                "backend busy with earlier intervals: joined this one to the waiting one"
-            ),
-            QueueOutcome::Dropped => tracing::warn!(
-                backend = runner.name(),
-                timestamp = snapshot.timestamp,
-                metrics = snapshot.self_metrics.num_stats,
-                "backend busy with earlier intervals: dropped this one"
-            ),
-        }
-    }
-    snapshot
-}
-
 /// Flushes the interval that the shutdown cut short, and all values that the backends have spooled,
 /// within `timeout`. Returns the backends that did not deliver all values, each with the reason.
 fn last_flush(
     core: &ServerCore,
-    runners: Vec<BackendRunner>,
+    backends: &BackendSet,
     timeout: Duration,
 ) -> Vec<(&'static str, String)> {
     let deadline = Instant::now() + timeout;
     let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
     let snapshot = core.flush(time, core.ledger().read());
-    let finishing: Vec<_> =
-        runners.into_iter().map(|runner| runner.finish(Arc::clone(&snapshot), deadline)).collect();
-    finishing.into_iter().filter_map(|finishing| finishing.wait(deadline)).collect()
+    backends.finish(&snapshot, deadline)
 }

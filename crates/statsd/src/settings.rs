@@ -1,40 +1,50 @@
 //! The server's settings, with the defaults of etsy's server.
 //!
 //! The structure is the `[statsd]` section of `howdah.toml`, in kebab-case. Files of other servers
-//! are converted to it by `settings::etsy_config`. [`crate::receiver`] uses [`ListenSettings`],
-//! [`crate::backends`] uses [`BackendSettings`], and the other modules use the rest.
+//! are converted to it by `settings::etsy_config` and `settings::import`. [`crate::receiver`] uses
+//! [`ListenSettings`], [`crate::backends`] uses [`BackendSettings`], and the other modules use the
+//! rest.
 
 mod backends;
 mod etsy_config;
 mod file;
+pub(crate) mod go_values;
+mod import;
 mod listen;
 mod literal;
+mod management_address;
+mod parsed;
+mod sender_network;
+mod to_toml;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::{
     backends::{
-        BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
-        InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
-        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
-        RepeaterSettings, Temporality,
+        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
+        GraphiteSettings, InfluxSettings, ObserverType, OtlpSettings, Partition,
+        PostgresCopyFormat, PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings,
+        RemoteWriteSettings, RepeaterProtocol, RepeaterSettings, Temporality,
     },
-    file::{ParsedSettings, SettingsFormat},
     listen::ListenSettings,
+    parsed::{ParsedSettings, SettingsFormat},
+    sender_network::{SenderNetwork, SenderNetworkError},
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
 
 /// All settings of the server.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdSettings {
     /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
-    /// Address of the management port; `None` turns it off. Default: 127.0.0.1:8126.
+    /// Address of the management port; `None`, written `"off"`, turns it off. Default:
+    /// 127.0.0.1:8126.
+    #[serde(with = "management_address")]
     pub management: Option<SocketAddr>,
     /// Address that serves `/healthz` over HTTP. Default: off.
     pub health: Option<SocketAddr>,
@@ -54,6 +64,8 @@ pub struct StatsdSettings {
     pub key_flush: KeyFlush,
     /// Log each received metric line.
     pub dump_messages: bool,
+    /// Reload the settings file when it changes. The caller watches the file.
+    pub reload_on_change: bool,
     /// Level and destination of the server's log.
     pub log: LogSettings,
     /// Backends. Without any, values are only aggregated and available at the management port.
@@ -76,6 +88,7 @@ impl Default for StatsdSettings {
             limits: StatsdLimits::default(),
             key_flush: KeyFlush::default(),
             dump_messages: false,
+            reload_on_change: false,
             log: LogSettings::default(),
             backends: BackendSettings::default(),
             proxy: None,
@@ -84,7 +97,7 @@ impl Default for StatsdSettings {
 }
 
 /// The settings of the server's log. The caller applies them, because a process has only one log.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogSettings {
     /// Log level. Default: the caller's level.
@@ -94,7 +107,7 @@ pub struct LogSettings {
 }
 
 /// The minimum severity of logged events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdLogLevel {
     /// Logs losses and failures.
@@ -109,7 +122,7 @@ pub enum StatsdLogLevel {
 
 /// The server to emulate where statsd servers differ: gauge deltas, sampled timers, characters in
 /// keys, self metrics, management replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdDialect {
     /// Etsy's server in JavaScript.
@@ -122,7 +135,7 @@ pub enum StatsdDialect {
 }
 
 /// Rules for calculation, naming and retention.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Aggregation {
     /// Percentiles of timers; negative ones select the largest values. Default: 90.
@@ -143,6 +156,10 @@ pub struct Aggregation {
     pub delete_idle_gauges: bool,
     /// Number of flushes that send a gauge after it was last received, at least 1.
     pub gauge_ttl: u32,
+    /// Delete metrics of all types that were not received for this long, at the next flush; never
+    /// if zero.
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub ttl: Duration,
     /// Replace or remove characters in keys that are invalid in Graphite.
     pub sanitise: bool,
     /// Prefix of the server's own metrics.
@@ -162,6 +179,7 @@ impl Default for Aggregation {
             delete_idle_sets: false,
             delete_idle_gauges: false,
             gauge_ttl: 1,
+            ttl: Duration::ZERO,
             sanitise: true,
             prefix: "statsd".to_owned(),
             extra_metrics: true,
@@ -170,7 +188,7 @@ impl Default for Aggregation {
 }
 
 /// A rule that sets the histogram bins of timers whose key contains `metric`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HistogramRule {
     /// Text that the key must contain; the empty string matches all keys.
@@ -189,7 +207,7 @@ pub enum Bin {
 }
 
 /// Limits on the memory that senders can occupy.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdLimits {
     /// Maximum number of keys per metric type and reader thread. Samples of further keys are
@@ -204,8 +222,10 @@ pub struct StatsdLimits {
     pub exact_samples: usize,
     /// Maximum number of samples, over all timers, stored exactly per interval and reader thread.
     pub exact_samples_total: usize,
-    /// Maximum number of members per set and interval; further members are rejected and counted.
+    /// Maximum number of members stored per set and interval.
     pub set_members: usize,
+    /// The effect of further members.
+    pub set_overflow: SetOverflow,
     /// Maximum length of a set member in bytes. A longer member is stored as a prefix and a hash of
     /// the whole member.
     pub member_bytes: usize,
@@ -220,13 +240,26 @@ impl Default for StatsdLimits {
             exact_samples: 1_000_000,
             exact_samples_total: 16_000_000,
             set_members: 100_000,
+            set_overflow: SetOverflow::default(),
             member_bytes: 256,
         }
     }
 }
 
+/// The effect of members beyond [`StatsdLimits::set_members`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SetOverflow {
+    /// The set becomes an estimate until the flush: its members are counted within about 1 %, but
+    /// not stored.
+    #[default]
+    Estimate,
+    /// Further members are rejected and counted.
+    Refuse,
+}
+
 /// The settings of the log of the busiest keys.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KeyFlush {
     /// Time between writes; off if zero.
@@ -244,9 +277,18 @@ impl Default for KeyFlush {
     }
 }
 
+impl Serialize for Bin {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Below(bound) => to.serialize_f64(*bound),
+            Self::Infinite => to.serialize_str("inf"),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Bin {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
+        #[derive(Serialize, Deserialize)]
         #[serde(untagged)]
         enum BinText {
             Number(f64),

@@ -5,13 +5,11 @@
 //! exponential histogram of scale 6 and Prometheus' native histogram of schema 6 (whose index is
 //! one higher), and merging neighbours gives the coarser ones of both exactly.
 
-use std::collections::BTreeMap;
-
 /// A sketch of a distribution: counts per bucket, with exact count, sum, minimum and maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sketch {
-    positive: BTreeMap<i32, f64>,
-    negative: BTreeMap<i32, f64>,
+    positive: SketchBuckets,
+    negative: SketchBuckets,
     zeros: f64,
     count: f64,
     sum: f64,
@@ -37,8 +35,8 @@ impl Sketch {
         self.range = Some((lower.min(value), upper.max(value)));
         match value.abs() {
             small if small < Self::SMALLEST => self.zeros += weight,
-            size if value > 0.0 => *self.positive.entry(index(size)).or_default() += weight,
-            size => *self.negative.entry(index(size)).or_default() += weight,
+            size if value > 0.0 => self.positive.add(index(size), weight),
+            size => self.negative.add(index(size), weight),
         }
     }
 
@@ -56,12 +54,8 @@ impl Sketch {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, another) => one.or(another),
         };
-        for (index, count) in &other.positive {
-            *self.positive.entry(*index).or_default() += count * weight;
-        }
-        for (index, count) in &other.negative {
-            *self.negative.entry(*index).or_default() += count * weight;
-        }
+        self.positive.merge(&other.positive, weight);
+        self.negative.merge(&other.negative, weight);
     }
 
     /// Estimates the value at quantile `q` (0 to 1), within [`Self::RELATIVE_ERROR`]; `None`
@@ -101,8 +95,9 @@ impl Sketch {
 
     /// Returns a representative value of each bucket with its count, ascending.
     fn ascending(&self) -> impl Iterator<Item = (f64, f64)> {
-        let negative = self.negative.iter().rev().map(|(index, count)| (-middle(*index), *count));
-        let positive = self.positive.iter().map(|(index, count)| (middle(*index), *count));
+        let (negative, positive) = (self.negative.0.iter().rev(), self.positive.0.iter());
+        let negative = negative.map(|(index, count)| (-middle(*index), *count));
+        let positive = positive.map(|(index, count)| (middle(*index), *count));
         negative.chain([(0.0, self.zeros)]).chain(positive)
     }
 
@@ -138,6 +133,43 @@ impl Sketch {
     }
 }
 
+/// The weights of buckets, sorted by index. Most sketches have few buckets, and there may be a
+/// million sketches, so the list is a little longer than needed at the most.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct SketchBuckets(Vec<(i32, f64)>);
+
+impl SketchBuckets {
+    fn add(&mut self, index: i32, weight: f64) {
+        match self.0.binary_search_by_key(&index, |(index, _)| *index) {
+            Ok(at) => self.0[at].1 += weight,
+            Err(at) => {
+                if self.0.len() == self.0.capacity() {
+                    self.0.reserve_exact((self.0.len() / 4).max(1));
+                }
+                self.0.insert(at, (index, weight));
+            }
+        }
+    }
+
+    /// Adds the weights of `other`, each multiplied by `weight`.
+    fn merge(&mut self, other: &Self, weight: f64) {
+        if other.0.len() <= self.0.len() / 8 + 1 {
+            return other.0.iter().for_each(|(index, count)| self.add(*index, count * weight));
+        }
+        let mut merged = Vec::with_capacity(self.0.len().max(other.0.len()));
+        let mut own = std::mem::take(&mut self.0).into_iter().peekable();
+        for (index, count) in &other.0 {
+            while let Some(before) = own.next_if(|(own, _)| own < index) {
+                merged.push(before);
+            }
+            let same = own.next_if(|(own, _)| own == index).map_or(0.0, |(_, count)| count);
+            merged.push((*index, same + count * weight));
+        }
+        merged.extend(own);
+        self.0 = merged;
+    }
+}
+
 const PER_DOUBLING: f64 = (1 << Sketch::SCALE) as f64;
 
 /// Returns the bucket of a positive value.
@@ -152,10 +184,10 @@ fn middle(index: i32) -> f64 {
     ((f64::from(index) + 0.5) / PER_DOUBLING).exp2()
 }
 
-fn coarser(buckets: &BTreeMap<i32, f64>, scale: i32) -> Vec<(i32, f64)> {
+fn coarser(buckets: &SketchBuckets, scale: i32) -> Vec<(i32, f64)> {
     let shift = (Sketch::SCALE.cast_signed() - scale).clamp(0, 31);
-    let mut merged: Vec<(i32, f64)> = Vec::with_capacity(buckets.len());
-    for (index, count) in buckets {
+    let mut merged: Vec<(i32, f64)> = Vec::with_capacity(buckets.0.len());
+    for (index, count) in &buckets.0 {
         // An arithmetic shift rounds down, which is the enclosing bucket for negative indexes too.
         let index = index >> shift;
         match merged.last_mut() {
@@ -204,5 +236,18 @@ mod tests {
         let sketch = sketch_from([1.0, 2.0, 4.0, 4.1]);
         assert_eq!(sketch.positive(0), [(-1, 1.0), (0, 1.0), (1, 1.0), (2, 1.0)]);
         assert_eq!(sketch.positive(-1), [(-1, 1.0), (0, 2.0), (1, 1.0)]);
+    }
+
+    #[test]
+    fn merging_few_or_many_buckets_adds_weights() {
+        let many: Vec<f64> = (1..=500).map(f64::from).collect();
+        for few in [vec![3.0], vec![0.5, 3.0, 700.0], many.iter().map(|v| v * 1.7).collect()] {
+            let together = sketch_from(many.iter().chain(&few).copied());
+            for (one, other) in [(&many, &few), (&few, &many)] {
+                let mut merged = sketch_from(one.iter().copied());
+                merged.merge(&sketch_from(other.iter().copied()));
+                assert_eq!(merged.positive(6), together.positive(6));
+            }
+        }
     }
 }

@@ -1,19 +1,32 @@
 //! `howdah statsd`: the statsd server.
 
-use std::{fs::File, path::PathBuf};
+mod file_watch;
+mod import;
+
+use std::{
+    fs::{self, File, Metadata},
+    io,
+    net::SocketAddr,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
 use howdah_statsd::{
-    backends,
-    server::{ServerParts, StatsdServer},
-    settings::{self, StatsdLogLevel, StatsdSettings},
+    server::{ServerParts, ServerStartError, StatsdServer},
+    settings::{self, StatsdDialect, StatsdLogLevel, StatsdSettings},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
+use self::file_watch::FileWatch;
 use super::settings_check::SettingsCheck;
 use crate::{
     config::ConfigFile, context::CommandContext, errors::WithHint as _, logging,
@@ -24,25 +37,38 @@ use crate::{
 ///
 /// A statsd server: samples received by UDP, TCP and Unix sockets are aggregated and sent every ten
 /// seconds to Graphite, Prometheus, InfluxDB, OpenTelemetry, PostgreSQL, a file or the console.
-/// Settings are read from howdah.toml (section statsd) or from the files of other statsd servers:
-/// config.js of etsy's statsd, or the JSON of Net::Statsd::Server.
+/// Settings are read from howdah.toml (section statsd) or from the file of another server: etsy's
+/// statsd (config.js), Net::Statsd::Server, the Datadog agent (datadog.yaml), gostatsd, statsite,
+/// Telegraf (telegraf.conf) or statsd_exporter (flags or mapping file).
 ///
-/// SIGHUP reloads the settings; SIGTERM and Ctrl-C flush a last time and exit; a second signal
-/// stops at once.
+/// SIGHUP reloads the settings, and so does a change of a config.js. SIGTERM and Ctrl-C flush a
+/// last time and exit; a second signal stops at once.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<StatsdCommand>,
     /// Settings file [default: section statsd of howdah.toml, if present]
     #[arg(short = 'c', long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// Server to imitate where implementations differ; overrides the settings
     #[arg(long, value_enum, value_name = "SERVER")]
     dialect: Option<DialectArg>,
+    /// Address of the management port, or off; overrides the settings
+    #[arg(long, value_name = "ADDRESS")]
+    management: Option<ManagementArg>,
     /// Report all problems with the settings, then exit; with 3 if there are any
     #[arg(long)]
     check: bool,
     /// With --check: treat warnings as errors
     #[arg(long, requires = "check")]
     strict: bool,
+}
+
+commands! {
+    enum StatsdCommand {
+        Import(import::Args) => import::run,
+    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -56,7 +82,38 @@ enum DialectArg {
     Dogstatsd,
 }
 
+/// Value of `--management`.
+#[derive(Clone, Copy, Debug)]
+enum ManagementArg {
+    Off,
+    Listen(SocketAddr),
+}
+
+impl FromStr for ManagementArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::Listen).map_err(|_| "must be IP:PORT or off")
+    }
+}
+
+impl DialectArg {
+    fn dialect(self) -> StatsdDialect {
+        match self {
+            Self::Etsy => StatsdDialect::Etsy,
+            Self::Perl => StatsdDialect::Perl,
+            Self::Dogstatsd => StatsdDialect::Dogstatsd,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    if let Some(command) = &args.command {
+        return command.run(ctx);
+    }
     if args.check {
         let mut check = check_settings(read_from(args, ctx)?)?;
         if args.strict {
@@ -64,25 +121,59 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
         return check.finish(ctx);
     }
+    // Before the file is read, so that no later change is missed.
+    let mut watch = FileWatch::new(settings_path(args, ctx)?);
     let read = read(args, ctx)?;
+    let mut reloads_on_change = read.settings.reload_on_change;
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let signals = receive_signals(Signals::new([SIGHUP, SIGINT, SIGTERM])?)?;
     let server = start(read)?;
     announce(&server, ctx);
     service_state("READY=1");
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
+    loop {
+        let event = if reloads_on_change {
+            signals.recv_timeout(WATCH_INTERVAL)
+        } else {
+            signals.recv().map_err(Into::into)
+        };
+        let is_changed = watch.poll();
+        match event {
+            Ok(SIGHUP) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) if is_changed => {
+                tracing::info!("the settings file has changed");
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => continue,
+            Ok(_) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        reload(args, ctx, &server);
+        if let Some(settings) = reload(args, ctx, &server) {
+            reloads_on_change = settings.reload_on_change;
+        }
     }
     drop(flag);
     service_state("STOPPING=1");
     stop(server, ctx)
+}
+
+/// Time between looks at the settings file with `reload-on-change`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts a thread that passes on the signals of this process, so that their receiver can also wait
+/// for a time.
+fn receive_signals(mut signals: Signals) -> io::Result<mpsc::Receiver<i32>> {
+    let (sender, receiver) = mpsc::channel();
+    let pass_on = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("statsd-signals".into()).spawn(pass_on)?;
+    Ok(receiver)
 }
 
 /// Applies the log level and syslog name of the settings to this process.
@@ -96,6 +187,15 @@ fn adjust_log(log: &settings::LogSettings) {
     if let Err(error) = logging::adjust(level, log.syslog.as_deref().map(Into::into)) {
         tracing::warn!(%error, "syslog is not available: logging to standard error");
     }
+}
+
+/// Returns the path of the settings file; `None` if there is none.
+fn settings_path(args: &Args, ctx: &CommandContext) -> anyhow::Result<Option<PathBuf>> {
+    if args.settings.is_some() {
+        return Ok(args.settings.clone());
+    }
+    let file = ConfigFile::find(ctx.config())?.for_server("statsd")?;
+    Ok(file.filter(|file| file.has_section("statsd")).map(|file| file.path().to_owned()))
 }
 
 /// Maximum length of a settings file: 16 MiB.
@@ -117,33 +217,76 @@ fn read_from(
     args: &Args,
     ctx: &CommandContext,
 ) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
-    let (path, text) = match &args.settings {
-        Some(path) => {
-            let text = File::open(path)
-                .and_then(|file| howdah_settings::read_text(file, FILE_BYTES_MAX))
-                .with_context(|| format!("cannot read the settings {}", path.display()))?;
-            (path.clone(), text)
-        }
+    let read = match &args.settings {
+        Some(path) => read_file(path)?,
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
-                (file.path().to_owned(), file.text().to_owned())
+                read_text(file.text(), file.path(), fs::metadata(file.path()).ok().as_ref())
             }
-            _ => (PathBuf::from("the defaults"), "[statsd]".to_owned()),
+            _ => read_text("[statsd]", Path::new("the defaults"), None),
         },
     };
+    Ok(read.map(|read| with_overrides(args, read)))
+}
+
+/// Reads a settings file. Errors in the settings themselves are in the inner result.
+///
+/// # Errors
+///
+/// The file cannot be read.
+fn read_file(path: &Path) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
+    let read = || -> io::Result<(String, Metadata)> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        Ok((howdah_settings::read_text(file, FILE_BYTES_MAX)?, metadata))
+    };
+    let (text, metadata) =
+        read().with_context(|| format!("cannot read the settings {}", path.display()))?;
+    Ok(read_text(&text, path, Some(&metadata)))
+}
+
+fn read_text(
+    text: &str,
+    path: &Path,
+    metadata: Option<&Metadata>,
+) -> anyhow::Result<settings::ParsedSettings> {
     let variable = |name: &str| std::env::var(name).ok();
-    let read = StatsdSettings::read_with(&text, &path, &host(), &variable);
-    Ok(read.map(|read| with_overrides(args, read)).map_err(anyhow::Error::from))
+    let read = StatsdSettings::read_with(text, path, &host(), &variable)?;
+    check_programs(&read.settings, path, metadata)?;
+    Ok(read)
+}
+
+/// Checks that root runs no program that another user could have named: the settings file must
+/// belong to root, and no other user may write to it.
+fn check_programs(
+    settings: &StatsdSettings,
+    path: &Path,
+    metadata: Option<&Metadata>,
+) -> Result<(), settings::SettingsErrors> {
+    if settings.backends.exec.is_empty() || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    if metadata.is_some_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
+        return Ok(());
+    }
+    let file = path.display();
+    let why =
+        "the server runs as root, and other users can change this file, which names a program";
+    let hint = format!("run `chown root {file}; chmod go-w {file}`, or start it as another user");
+    let problem = settings::Diagnostic::new(path, 0, "backends.exec", why).with_hint(hint);
+    Err(settings::SettingsErrors(vec![problem]))
 }
 
 /// Applies options of the command line, which override the settings.
 fn with_overrides(args: &Args, mut read: settings::ParsedSettings) -> settings::ParsedSettings {
-    read.settings.dialect = match args.dialect {
-        Some(DialectArg::Etsy) => settings::StatsdDialect::Etsy,
-        Some(DialectArg::Perl) => settings::StatsdDialect::Perl,
-        Some(DialectArg::Dogstatsd) => settings::StatsdDialect::Dogstatsd,
-        None => read.settings.dialect,
-    };
+    if let Some(dialect) = args.dialect {
+        read.settings.dialect = dialect.dialect();
+    }
+    match args.management {
+        Some(ManagementArg::Off) => read.settings.management = None,
+        Some(ManagementArg::Listen(address)) => read.settings.management = Some(address),
+        None => {}
+    }
     read
 }
 
@@ -172,11 +315,16 @@ pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Settings
 
 fn start(read: settings::ParsedSettings) -> anyhow::Result<StatsdServer> {
     let settings::ParsedSettings { settings, config_lines, .. } = read;
-    let backends = backends::open(&settings, &Environment::from_process())
-        .context("cannot start a backend")?;
-    StatsdServer::start(ServerParts { settings, config_lines, backends, observers: Vec::new() })
-        .context("cannot start the statsd server")
-        .hint("is another statsd server running? [[statsd.listen]] sets the addresses")
+    let environment = Some(Environment::from_process());
+    let parts = ServerParts { settings, config_lines, environment, ..ServerParts::default() };
+    match StatsdServer::start(parts) {
+        Ok(server) => Ok(server),
+        // The error names the backend.
+        Err(error @ ServerStartError::Backend(_)) => Err(error.into()),
+        Err(error) => Err(error)
+            .context("cannot start the statsd server")
+            .hint("is another statsd server running? [[statsd.listen]] sets the addresses"),
+    }
 }
 
 fn announce(server: &StatsdServer, ctx: &CommandContext) {
@@ -192,13 +340,16 @@ fn announce(server: &StatsdServer, ctx: &CommandContext) {
         ctx.announce(format_args!("health: http://{address}/healthz"));
         tracing::info!(%address, "serving health");
     }
+    // The line of etsy's server, for which scripts wait.
+    ctx.announce("server is up");
+    tracing::info!("server is up");
 }
 
-/// Reloads the settings. If they are invalid or cannot be read, logs the problems and keeps the old
-/// ones.
-fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
+/// Reloads the settings and returns them. If they are invalid or cannot be read, logs the problems,
+/// keeps the old ones and returns `None`.
+fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) -> Option<StatsdSettings> {
     service_state("RELOADING=1");
-    match read(args, ctx) {
+    let reloaded = match read(args, ctx) {
         Ok(read) => {
             read.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             let restart = server.reload(&read.settings, read.config_lines);
@@ -210,10 +361,15 @@ fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
                     "settings reloaded, except for these, which require a restart"
                 );
             }
+            Some(read.settings)
         }
-        Err(error) => tracing::error!("keeping the old settings: {error:#}"),
-    }
+        Err(error) => {
+            tracing::error!("keeping the old settings: {error:#}");
+            None
+        }
+    };
     service_state("READY=1");
+    reloaded
 }
 
 fn stop(server: StatsdServer, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {

@@ -110,7 +110,7 @@ mod tests {
 
     /// Options that take a path or an address and only read: input files, servers to connect to,
     /// addresses to listen on.
-    const UNPRIVILEGED: [&str; 22] = [
+    const UNPRIVILEGED: [&str; 23] = [
         "base",
         "change",
         "config",
@@ -121,6 +121,7 @@ mod tests {
         "metrics",
         "listen",
         "live",
+        "management",
         "redact-key",
         "replay",
         "run",

@@ -41,6 +41,7 @@ mod report_serve;
 mod soak;
 mod spark;
 mod statsd;
+mod statsd_formats;
 mod structure;
 mod tmux;
 mod top;

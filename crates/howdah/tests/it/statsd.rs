@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpStream, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -11,21 +12,23 @@ use std::{
 use howdah_lab::{wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{howdah, text, wait_for_value};
+use crate::{howdah, text, wait_for_line, wait_for_value};
 
 /// Maximum time for the server to react.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A running `howdah statsd` with the addresses that it printed.
-struct StatsdProcess {
+pub(crate) struct StatsdProcess {
     child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
+    pub(crate) stderr: BufReader<std::process::ChildStderr>,
     udp: String,
     management: String,
+    /// The lines on stderr until the server was up.
+    pub(crate) started: String,
 }
 
 impl StatsdProcess {
-    fn start(folder: &Path, words: &[&str]) -> Self {
+    pub(crate) fn start(folder: &Path, words: &[&str]) -> Self {
         let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
             .args(["statsd", "--log-level=info", "--log-format=text"])
             .args(words)
@@ -39,14 +42,15 @@ impl StatsdProcess {
         let mut output = String::new();
         let udp = wait_for_value(&mut stderr, &mut output, "receiving: udp ");
         let management = wait_for_value(&mut stderr, &mut output, "management: ");
-        Self { child, stderr, udp, management }
+        wait_for_line(&mut stderr, &mut output, "server is up");
+        Self { child, stderr, udp, management, started: output }
     }
 
-    fn send(&self, packet: &str) {
+    pub(crate) fn send(&self, packet: &str) {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(packet.as_bytes(), &self.udp).unwrap();
     }
 
-    fn query(&self, commands: &str) -> String {
+    pub(crate) fn query(&self, commands: &str) -> String {
         let mut stream = TcpStream::connect(&self.management).unwrap();
         stream.write_all(commands.as_bytes()).unwrap();
         let mut reply = String::new();
@@ -55,7 +59,7 @@ impl StatsdProcess {
     }
 
     /// Waits until the management command `counters` lists a key.
-    fn wait_for_counter(&self, key: &str) {
+    pub(crate) fn wait_for_counter(&self, key: &str) {
         wait_until(&format!("the counter {key}"), TIMEOUT, || {
             self.query("counters\nquit\n").contains(key)
         });
@@ -66,11 +70,19 @@ impl StatsdProcess {
     }
 
     /// Sends SIGTERM; returns the exit code and the rest of stderr.
-    fn terminate(mut self) -> (Option<i32>, String) {
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for StatsdProcess {
+    fn drop(&mut self) {
+        // It has ended if the test called `terminate`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -170,10 +182,40 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
     assert!(messages.contains("port: \"no port\" is not a number"), "{messages}");
 }
 
+#[test]
+fn programs_run_as_root_only_if_no_other_user_can_change_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("statsd.toml");
+    let settings = "[statsd]\nmanagement = '127.0.0.1:0'\n\
+                [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n\
+                [[statsd.backends.exec]]\ncommand = ['tee', 'input']\n";
+    fs::write(&path, settings).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let words = ["statsd", "--check", "-c", "statsd.toml"];
+    if rustix::process::geteuid().is_root() {
+        let output = howdah(folder.path()).args(words).assert().code(3);
+        let messages = text(&output.get_output().stdout);
+        assert!(
+            messages.contains("statsd.toml: backends.exec: the server runs as root"),
+            "{messages}"
+        );
+        assert!(messages.contains("chmod go-w"), "{messages}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    howdah(folder.path()).args(words).assert().code(0);
+    let server = StatsdProcess::start(folder.path(), &["-c", "statsd.toml"]);
+    server.send("a.b:3|c");
+    server.wait_for_counter("a.b");
+    let (code, rest) = server.terminate();
+    assert_eq!(code, Some(0), "{rest}");
+    let input = fs::read_to_string(folder.path().join("input")).unwrap();
+    assert!(input.contains("counts.a.b|3|"), "{input}");
+}
+
 /// Scrapes a Prometheus endpoint; `None` if it does not answer.
-fn scrape(address: &str) -> Option<String> {
+pub(crate) fn scrape(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n").ok()?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).ok()?;
     Some(reply)
@@ -212,4 +254,63 @@ fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
     let (code, rest) = server.terminate();
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("DogStatsD events and service checks are counted"), "{rest}");
+}
+
+#[test]
+fn changed_backend_is_used_after_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |sections: &str| {
+        let text = format!(
+            "[statsd]\nmanagement = '127.0.0.1:0'\nflush-interval = '100ms'\n\
+             [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n{sections}"
+        );
+        fs::write(folder.path().join("statsd.toml"), text).unwrap();
+    };
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    write("[statsd.backends.file]\npath = 'one.tsv'\n");
+    let server = StatsdProcess::start(folder.path(), &["-c", "statsd.toml"]);
+    server.send("before:1|c");
+    wait_until("the first file", TIMEOUT, || read("one.tsv").contains("c\tbefore\t1\n"));
+    write("[statsd.backends.file]\npath = 'two.tsv'\n");
+    server.signal(Signal::HUP);
+    wait_until("the second file", TIMEOUT, || !read("two.tsv").is_empty());
+    server.send("after:1|c");
+    wait_until("the value", TIMEOUT, || read("two.tsv").contains("c\tafter\t1\n"));
+    assert!(!read("one.tsv").contains("after"), "{}", read("one.tsv"));
+    // A backend that cannot be started leaves the others as they are.
+    write("[statsd.backends.prometheus]\nquantiles = [2.0]\n");
+    server.signal(Signal::HUP);
+    let (code, rest) = {
+        let mut server = server;
+        let mut line = String::new();
+        while !line.contains("keeping the old backends") {
+            line.clear();
+            assert!(server.stderr.read_line(&mut line).unwrap() > 0);
+        }
+        assert!(line.contains("quantiles: must be numbers from 0 to 1"), "{line}");
+        server.send("last:1|c");
+        server.terminate()
+    };
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(read("two.tsv").contains("c\tlast\t1\n"));
+}
+
+#[test]
+fn values_of_installed_clients_arrive_exactly() {
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("compat/statsd/run");
+    let run = Command::new("python3")
+        .arg(script)
+        .arg("--installed")
+        .env("HOWDAH", assert_cmd::cargo::cargo_bin!("howdah"))
+        .output();
+    let Ok(run) = run else {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: python3 is missing: install it");
+        return;
+    };
+    let output = text(&run.stdout);
+    for line in output.lines().filter(|line| line.starts_with("SKIPPED ")) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    assert!(run.status.success(), "{output}{}", text(&run.stderr));
 }

@@ -53,7 +53,7 @@ const CIRCLES: &[(&str, usize)] = &[
     ("pool", 35),
     ("pool-config", 8),
     ("stats", 2),
-    ("statsd", 7),
+    ("statsd", 3),
     ("top", 10),
     ("warm", 6),
 ];

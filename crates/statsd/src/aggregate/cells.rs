@@ -6,7 +6,12 @@ use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
 use super::{MetricType, Rejects};
-use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
+use crate::{
+    grammar::TimingUnit,
+    hyperloglog::HyperLogLog,
+    settings::{SetOverflow, StatsdLimits},
+    sketch::Sketch,
+};
 
 /// The values that one shard aggregated between two swaps.
 ///
@@ -355,8 +360,10 @@ impl GaugeCell {
 /// The aggregate of one set.
 #[derive(Debug, Default)]
 pub struct SetCell {
-    /// Distinct members.
+    /// Distinct members; empty once the set is an estimate.
     pub members: HashSet<Box<[u8]>>,
+    /// An estimate of all members once there are too many.
+    pub estimate: Option<Box<HyperLogLog>>,
     /// Samples with a new member that were not added because the set was full.
     pub refused: u64,
     /// Number of samples received, not scaled by their rates.
@@ -373,13 +380,24 @@ impl SetCell {
     }
 
     fn add_short(&mut self, member: &[u8], limits: &StatsdLimits) {
+        if let Some(estimate) = &mut self.estimate {
+            return estimate.add(member);
+        }
         if self.members.contains(member) {
             return;
         }
         if self.members.len() < limits.set_members {
             self.members.insert(member.into());
-        } else {
-            self.refused += 1;
+            return;
+        }
+        match limits.set_overflow {
+            SetOverflow::Refuse => self.refused += 1,
+            SetOverflow::Estimate => {
+                let mut estimate = Box::<HyperLogLog>::default();
+                mem::take(&mut self.members).iter().for_each(|member| estimate.add(member));
+                estimate.add(member);
+                self.estimate = Some(estimate);
+            }
         }
     }
 }

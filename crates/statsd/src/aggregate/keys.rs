@@ -9,8 +9,11 @@ use super::MetricType;
 /// The number of [`MetricType`]s.
 pub const KINDS: usize = 4;
 
-/// The cell number that marks a metric type for which a key has no cell.
+/// The number that marks a metric type for which a key has no cell, and a slot without a list.
 const NONE: u32 = u32::MAX;
+/// The number of low bits that hold the cell number in [`KeySlot::first`]; the type is above them.
+/// [`StatsdLimits::keys`](crate::settings::StatsdLimits::keys) is at most 2^30.
+const CELL_BITS: u32 = 30;
 
 /// The cells of all keys, by name and tags. The hasher has a random seed, so that senders cannot
 /// craft colliding keys.
@@ -18,6 +21,8 @@ const NONE: u32 = u32::MAX;
 pub(super) struct KeyTable {
     table: HashTable<u32>,
     slots: Vec<KeySlot>,
+    /// The cells of the few keys that were sent with several types.
+    lists: Vec<[u32; KINDS]>,
     /// Name and tags of every slot, concatenated.
     text: Vec<u8>,
     hasher: DefaultHashBuilder,
@@ -28,7 +33,10 @@ struct KeySlot {
     start: u32,
     name_bytes: u16,
     tags_bytes: u16,
-    cells: [u32; KINDS],
+    /// The first cell: its type and number.
+    first: u32,
+    /// The list of the cells of all types, if there are several.
+    list: u32,
 }
 
 impl KeyTable {
@@ -53,13 +61,14 @@ impl KeyTable {
             start: u32::try_from(self.text.len()).ok()?,
             name_bytes: u16::try_from(name.len()).ok()?,
             tags_bytes: u16::try_from(tags.len()).ok()?,
-            cells: [NONE; KINDS],
+            first: NONE,
+            list: NONE,
         };
         let index = u32::try_from(self.slots.len()).ok()?;
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(tags);
         self.slots.push(slot);
-        let Self { table, slots, text, hasher } = self;
+        let Self { table, slots, text, hasher, .. } = self;
         table.insert_unique(hash(hasher, name, tags), index, |slot| {
             let (name, tags) = slots[*slot as usize].parts(text);
             hash(hasher, name, tags)
@@ -70,7 +79,11 @@ impl KeyTable {
     /// Returns the cell of a slot for a metric type, if there is one.
     #[inline]
     pub(super) fn cell(&self, slot: usize, kind: MetricType) -> Option<usize> {
-        match self.slots[slot].cells[kind as usize] {
+        let slot = &self.slots[slot];
+        if slot.first >> CELL_BITS == kind as u32 && slot.first != NONE {
+            return Some((slot.first & ((1 << CELL_BITS) - 1)) as usize);
+        }
+        match self.lists.get(slot.list as usize)?[kind as usize] {
             NONE => None,
             cell => Some(cell as usize),
         }
@@ -78,7 +91,16 @@ impl KeyTable {
 
     /// Sets the cell of a slot for a metric type.
     pub(super) fn set_cell(&mut self, slot: usize, kind: MetricType, cell: u32) {
-        self.slots[slot].cells[kind as usize] = cell;
+        let slot = &mut self.slots[slot];
+        if slot.first == NONE {
+            slot.first = (kind as u32) << CELL_BITS | cell;
+            return;
+        }
+        if slot.list == NONE {
+            slot.list = self.lists.len() as u32;
+            self.lists.push([NONE; KINDS]);
+        }
+        self.lists[slot.list as usize][kind as usize] = cell;
     }
 }
 

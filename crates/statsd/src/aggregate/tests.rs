@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{grammar::RejectReason, settings::StatsdLimits};
+use crate::{
+    grammar::RejectReason,
+    settings::{SetOverflow, StatsdLimits},
+};
 
 fn shard(limits: StatsdLimits) -> SampleShard {
     SampleShard::new(&StatsdSettings { limits, ..StatsdSettings::default() })
@@ -83,10 +86,28 @@ fn timer_with_excess_samples_becomes_sketch() {
     });
 }
 
+fn set_limits(set_overflow: SetOverflow) -> StatsdLimits {
+    StatsdLimits { set_members: 2, set_overflow, ..StatsdLimits::default() }
+}
+
+#[test]
+fn set_with_excess_members_becomes_estimate() {
+    let mut shard = shard(set_limits(SetOverflow::Estimate));
+    shard.apply_packet(b"s:a|s\ns:b|s\nt:a|s\nt:b|s");
+    (0..1000).for_each(|n| shard.apply_packet(format!("s:{n}|s").as_bytes()));
+    let mut interval = shard.swap(ShardInterval::default());
+    let mut counts = Vec::new();
+    interval.sets.drain(|_, set| {
+        let estimate = set.estimate.as_ref().map(|estimate| estimate.count());
+        counts.push((set.members.len(), estimate, set.refused));
+    });
+    let [(0, Some(estimate), 0), (2, None, 0)] = counts[..] else { panic!("{counts:?}") };
+    assert!((estimate / 1002.0 - 1.0).abs() < 0.025, "{estimate}");
+}
+
 #[test]
 fn set_members_are_bounded() {
-    let mut shard =
-        shard(StatsdLimits { set_members: 2, member_bytes: 3, ..StatsdLimits::default() });
+    let mut shard = shard(StatsdLimits { member_bytes: 3, ..set_limits(SetOverflow::Refuse) });
     shard.apply_packet(b"s:aaaa|s\ns:aaaa|s\ns:b|s\ns:c|s");
     let mut interval = shard.swap(ShardInterval::default());
     interval.sets.drain(|_, set| assert_eq!((set.members.len(), set.refused), (2, 1)));

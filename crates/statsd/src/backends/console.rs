@@ -138,7 +138,7 @@ fn values(snapshot: &FlushSnapshot, dialect: StatsdDialect) -> JsValue {
                 snapshot.timers.iter().map(|timer| (timer.name.key().into(), calculated(timer))),
             ),
         ),
-        ("counter_rates".into(), object(counters.map(|c| number(c.name.key(), c.rate)))),
+        ("counter_rates".into(), object(counters.map(|c| number(c.name.key(), snapshot.rate(c))))),
         ("sets".into(), sets),
         ("pctThreshold".into(), as_received(percentiles)),
     ])

@@ -1,13 +1,19 @@
 //! Creates backends from settings.
 
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
 use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
-    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend,
+    OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint,
 };
-use crate::settings::StatsdSettings;
+use crate::settings::{
+    ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings, OtlpSettings,
+    PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect, StatsdSettings,
+};
 
 /// The reason why a backend cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +30,112 @@ pub enum BackendOpenError {
     /// The `prometheus` section or its mapping file is invalid, or the endpoint cannot be started.
     #[error("cannot set up the prometheus backend")]
     Prometheus(#[from] PrometheusError),
+    /// A `remote-write` section or its mapping file is invalid, a file that the section names
+    /// cannot be used, or TLS cannot be set up.
+    #[error("cannot set up the remote-write backend")]
+    RemoteWrite(#[from] RemoteWriteError),
     /// The connection string or the table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
+    /// The eventfd of an `exec` section cannot be created.
+    #[error("cannot set up the exec backend")]
+    Exec(#[source] io::Error),
+}
+
+/// One section of the backends' settings.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum BackendSection {
+    Graphite(GraphiteSettings),
+    Console(ConsoleSettings),
+    File(FileSettings),
+    Prometheus(PrometheusSettings),
+    RemoteWrite(RemoteWriteSettings),
+    Influx(InfluxSettings),
+    Otlp(OtlpSettings),
+    Postgres(PostgresSettings),
+    Exec(ExecSettings),
+}
+
+/// A backend that was opened from a section.
+pub(crate) struct OpenedBackend {
+    pub(crate) backend: Box<dyn MetricBackend>,
+    /// The endpoint of a Prometheus backend, which a later one may take over.
+    pub(crate) endpoint: Option<Arc<ScrapeEndpoint>>,
+}
+
+impl BackendSection {
+    /// Returns all sections, in the order of the reference page. The repeater's are not included,
+    /// because the readers feed it ([`super::PacketRepeater`]).
+    pub(crate) fn all(settings: &StatsdSettings) -> Vec<Self> {
+        let StatsdSettings { backends: settings, aggregation, .. } = settings;
+        // Series live as long as the metrics unless the section has a time.
+        let or_ttl = |ttl: Duration| if ttl.is_zero() { aggregation.ttl } else { ttl };
+        let prometheus = settings.prometheus.iter().map(|section| {
+            let ttl = or_ttl(section.ttl);
+            Self::Prometheus(PrometheusSettings { ttl, ..section.clone() })
+        });
+        let remote_write = settings.remote_write.iter().map(|section| {
+            let ttl = or_ttl(section.ttl);
+            Self::RemoteWrite(RemoteWriteSettings { ttl, ..section.clone() })
+        });
+        let all = settings.graphite.iter().cloned().map(Self::Graphite);
+        all.chain(settings.console.iter().cloned().map(Self::Console))
+            .chain(settings.file.iter().cloned().map(Self::File))
+            .chain(prometheus)
+            .chain(remote_write)
+            .chain(settings.influx.iter().cloned().map(Self::Influx))
+            .chain(settings.otlp.iter().cloned().map(Self::Otlp))
+            .chain(settings.postgres.iter().cloned().map(Self::Postgres))
+            .chain(settings.exec.iter().cloned().map(Self::Exec))
+            .collect()
+    }
+
+    /// Returns the address that the section's backend listens on, if it does.
+    pub(crate) fn listen(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Prometheus(settings) => Some(settings.listen),
+            _ => None,
+        }
+    }
+
+    /// Opens the backend. Only the Prometheus endpoint is opened here, or `earlier` is used if
+    /// there is one; the others connect when they first flush.
+    ///
+    /// # Errors
+    ///
+    /// See [`BackendOpenError`].
+    pub(crate) fn open(
+        &self,
+        dialect: StatsdDialect,
+        environment: &Environment,
+        earlier: Option<&Arc<ScrapeEndpoint>>,
+    ) -> Result<OpenedBackend, BackendOpenError> {
+        let mut endpoint = None;
+        let backend: Box<dyn MetricBackend> = match self {
+            Self::Graphite(settings) => Box::new(GraphiteBackend::new(settings.clone(), dialect)),
+            Self::Console(settings) => Box::new(ConsoleOutput::new(settings, dialect)),
+            Self::File(settings) => Box::new(FileBackend::new(settings.clone())),
+            Self::Prometheus(settings) => {
+                let backend = PrometheusBackend::with_endpoint(settings, earlier)?;
+                endpoint = Some(backend.endpoint());
+                Box::new(backend)
+            }
+            Self::RemoteWrite(settings) => Box::new(RemoteWriteBackend::new(settings)?),
+            Self::Influx(settings) => {
+                Box::new(InfluxBackend::new(settings).map_err(BackendOpenError::Influx)?)
+            }
+            Self::Otlp(settings) => {
+                Box::new(OtlpBackend::new(settings).map_err(BackendOpenError::Otlp)?)
+            }
+            Self::Postgres(settings) => {
+                Box::new(PostgresBackend::new(settings.clone(), environment)?)
+            }
+            Self::Exec(settings) => {
+                Box::new(ExecBackend::new(settings.clone()).map_err(BackendOpenError::Exec)?)
+            }
+        };
+        Ok(OpenedBackend { backend, endpoint })
+    }
 }
 
 /// Creates all configured backends, in the order of the reference page. Only the Prometheus
@@ -40,30 +149,9 @@ pub fn open(
     settings: &StatsdSettings,
     environment: &Environment,
 ) -> Result<Vec<Box<dyn MetricBackend>>, BackendOpenError> {
-    let configured = &settings.backends;
-    let mut backends: Vec<Box<dyn MetricBackend>> = Vec::new();
-    for graphite in &configured.graphite {
-        backends.push(Box::new(GraphiteBackend::new(graphite.clone(), settings.dialect)));
-    }
-    if let Some(console) = &configured.console {
-        backends.push(Box::new(ConsoleOutput::new(console, settings.dialect)));
-    }
-    if let Some(file) = &configured.file {
-        backends.push(Box::new(FileBackend::new(file.clone())));
-    }
-    if let Some(prometheus) = &configured.prometheus {
-        backends.push(Box::new(PrometheusBackend::new(prometheus)?));
-    }
-    for influx in &configured.influx {
-        backends.push(Box::new(InfluxBackend::new(influx).map_err(BackendOpenError::Influx)?));
-    }
-    for otlp in &configured.otlp {
-        backends.push(Box::new(OtlpBackend::new(otlp).map_err(BackendOpenError::Otlp)?));
-    }
-    for postgres in &configured.postgres {
-        backends.push(Box::new(PostgresBackend::new(postgres.clone(), environment)?));
-    }
-    Ok(backends)
+    let sections = BackendSection::all(settings).into_iter();
+    let opened = sections.map(|section| section.open(settings.dialect, environment, None));
+    opened.map(|opened| Ok(opened?.backend)).collect()
 }
 
 #[test]
@@ -77,6 +165,9 @@ fn each_section_opens_backend() {
         path = "/tmp/stats"
         [backends.prometheus]
         listen = "127.0.0.1:0"
+        [[backends.remote-write]]
+        url = "http://localhost:9090/api/v1/write"
+        labels = { job = "statsd" }
         [[backends.influx]]
         url = "http://localhost:8086/write?db=x&p=secret"
         [[backends.otlp]]
@@ -88,12 +179,26 @@ fn each_section_opens_backend() {
         retention = "720h"
         partition = "month"
         format = "text"
+        [[backends.exec]]
+        command = ["/usr/bin/sink", "--fast"]
+        format = "json"
+        timeout = "3s"
         "#,
     )
     .expect("settings");
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres"];
+    let all = [
+        "graphite",
+        "console",
+        "file",
+        "prometheus",
+        "remote-write",
+        "influx",
+        "otlp",
+        "postgres",
+        "exec",
+    ];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A timer with too many samples to store has a line for each of its statistics,
-//! `t<TAB>api.latency.upper_90<TAB>…`. With `timestamps`, each line starts with the flush's
+//! `t<TAB>api.latency.upper_90<TAB>…`, and a set with too many members one with its number,
+//! `s<TAB>users.count<TAB>100000`. With `timestamps`, each line starts with the flush's
 //! timestamp in seconds and a tab. In set members, `\`, `;` and control characters are written
 //! `\\`, `\;`, `\t`, `\n`, `\xNN`.
 //!
@@ -184,6 +185,11 @@ fn write_lines(out: &mut impl io::Write, snapshot: &FlushSnapshot, stamp: &str) 
     }
     let mut members = String::new();
     for set in &snapshot.sets {
+        if set.estimate.is_some() {
+            let (base, tags) = (set.name.base(), set.name.tag_text());
+            writeln!(out, "{stamp}s\t{base}.count{tags}\t{}", set.count)?;
+            continue;
+        }
         members.clear();
         for (at, member) in set.members.iter().enumerate() {
             if at > 0 {

@@ -88,7 +88,7 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     let time = snapshot.timestamp.saturating_mul(precision);
     let mut lines = LineProtocolEncoder { time, sink, body: String::new(), values: 0 };
     for counter in snapshot.counters_as_sent() {
-        let fields = [("count", counter.value), ("rate", counter.rate)];
+        let fields = [("count", counter.value), ("rate", snapshot.rate(counter))];
         lines.add(&counter.name, "counter", fields.into_iter());
     }
     for timer in snapshot.timers_as_sent() {
@@ -251,7 +251,7 @@ mod tests {
         let mut snapshot = FlushSnapshot::clone(&snapshot());
         let name = MetricName::new("a b,c=d\\\n;k y=v,w;bare;k y=again");
         snapshot.gauges = [1e300, f64::INFINITY]
-            .map(|value| GaugeMetric { name: name.clone(), merged: false, value })
+            .map(|value| GaugeMetric { name: name.clone(), merged: false, value, idle: false })
             .into();
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
         let gauges: Vec<_> = text.lines().filter(|line| line.contains("=gauge")).collect();
@@ -263,8 +263,12 @@ mod tests {
     #[test]
     fn reserved_names_are_prefixed_and_tag_values_unchanged() {
         let mut snapshot = FlushSnapshot::clone(&snapshot());
-        let gauge =
-            |name: &str| GaugeMetric { name: MetricName::new(name), merged: false, value: 1.0 };
+        let gauge = |name: &str| GaugeMetric {
+            name: MetricName::new(name),
+            merged: false,
+            value: 1.0,
+            idle: false,
+        };
         snapshot.gauges =
             vec![gauge("#a;city=Z\u{fc}rich;time=1;url=http://x/y?z"), gauge("b;k=50%")];
         let text = String::from_utf8(encoded(&snapshot, 1)[0].bytes.clone()).unwrap();
@@ -308,6 +312,7 @@ mod tests {
         let gauge = |n: i32| GaugeMetric {
             name: MetricName::new(&format!("g{n}")),
             merged: false,
+            idle: false,
             value: f64::from(n),
         };
         snapshot.gauges = (0..50_000).map(gauge).collect();

@@ -82,6 +82,7 @@ impl MetricBackend for OtlpBackend {
         SnapshotRequirements {
             distributions: self.temporality == Temporality::Cumulative,
             names_as_sent: true,
+            ..SnapshotRequirements::default()
         }
     }
 
@@ -120,7 +121,7 @@ fn encode(
                             Temporality::Cumulative => counter.total,
                             Temporality::Delta => counter.value,
                         };
-                        let start = times.start_ns(counter.since);
+                        let start = times.start_ns(counter.since());
                         sum.message(1, |point| {
                             number(point, &counter.name, Some(start), times.end_ns(), value);
                         });

@@ -6,24 +6,31 @@
 //! (`_total`, `_seconds`), or a mapping file in statsd_exporter's format. A scrape waits only for
 //! the lock on the values and does not depend on other backends.
 
+mod cursor;
 mod families;
 mod mapping;
 mod names;
+mod observations;
+mod placements;
 mod protobuf;
+mod remote_write;
+mod samples;
 mod scrape;
+mod snappy;
 mod text;
-mod yaml;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
-use howdah_http::server::HttpServer;
-
-pub use self::mapping::{MappingError, MappingProblem};
+pub(crate) use self::scrape::ScrapeEndpoint;
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
+};
+pub use self::{
+    mapping::{MappingError, MappingProblem},
+    remote_write::{RemoteWriteBackend, RemoteWriteError},
 };
 use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
 use crate::{flush::FlushSnapshot, settings};
@@ -32,7 +39,7 @@ use crate::{flush::FlushSnapshot, settings};
 #[derive(Debug)]
 pub struct PrometheusBackend {
     families: Arc<Mutex<FamilyTable>>,
-    server: HttpServer,
+    endpoint: Arc<ScrapeEndpoint>,
     status: BackendStatus,
 }
 
@@ -68,19 +75,36 @@ impl PrometheusBackend {
     ///
     /// See [`PrometheusError`].
     pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
-        check(settings)?;
+        Self::with_endpoint(settings, None)
+    }
+
+    /// Like [`new`](Self::new), but at the endpoint of an earlier backend if there is one. That
+    /// serves the earlier backend's values until this one's first flush.
+    pub(super) fn with_endpoint(
+        settings: &settings::PrometheusSettings,
+        earlier: Option<&Arc<ScrapeEndpoint>>,
+    ) -> Result<Self, PrometheusError> {
+        check_settings(settings)?;
         let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
         let families = FamilyTable::new(settings, mapping.transpose()?);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
-        let server = scrape::serve(address, Arc::clone(&families))
-            .map_err(|source| PrometheusError::Listen { address, source })?;
-        Ok(Self { families, server, status: BackendStatus::default() })
+        let endpoint = match earlier {
+            Some(earlier) => Arc::clone(earlier),
+            None => ScrapeEndpoint::open(address, Arc::clone(&families))
+                .map_err(|source| PrometheusError::Listen { address, source })?
+                .into(),
+        };
+        Ok(Self { families, endpoint, status: BackendStatus::default() })
+    }
+
+    pub(super) fn endpoint(&self) -> Arc<ScrapeEndpoint> {
+        Arc::clone(&self.endpoint)
     }
 
     /// Returns the address that the endpoint listens on.
     pub fn address(&self) -> SocketAddr {
-        self.server.address()
+        self.endpoint.address()
     }
 }
 
@@ -106,7 +130,7 @@ pub fn map_counter_name(
     })
 }
 
-fn check(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
+fn check_settings(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
     let ascending = settings.buckets.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || !settings.buckets.iter().all(|bound| bound.is_finite()) {
         let reason = "must be finite numbers in ascending order";
@@ -129,7 +153,7 @@ impl MetricBackend for PrometheusBackend {
     }
 
     fn requirements(&self) -> SnapshotRequirements {
-        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::MINIMAL }
     }
 
     fn status(&self) -> BackendStatus {
@@ -140,6 +164,8 @@ impl MetricBackend for PrometheusBackend {
         let mut families = self.families.lock();
         families.add_snapshot(snapshot);
         families.report(&self.status);
+        drop(families);
+        self.endpoint.serve(&self.families);
         Ok(())
     }
 }

@@ -36,9 +36,9 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         name: MetricName::new(name),
         merged: false,
         value,
-        rate: value / 10.0,
         total: value,
-        since,
+        since: (u32::try_from(timestamp).unwrap() - 10, 0),
+        idle: false,
     };
     FlushSnapshot {
         timestamp,
@@ -54,12 +54,14 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
             name: MetricName::new("pool.size"),
             merged: false,
             value: -2.5,
+            idle: false,
         }],
         sets: vec![SetMetric {
             name: MetricName::new("users"),
             merged: false,
             count: 2,
             members: ["anna", "bob"].map(Box::from).into(),
+            estimate: None,
         }],
         self_metrics: SelfMetrics {
             prefix: "statsd".into(),
@@ -69,7 +71,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         },
         variants: MetricVariants::default(),
         percentiles: [90.0].into(),
-        calculation: Calculation::new(&StatsdSettings::default()),
+        calculation: Calculation::new(&StatsdSettings::default(), true),
     }
 }
 

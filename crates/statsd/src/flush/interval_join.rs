@@ -2,8 +2,8 @@
 //!
 //! Counters, timer samples and set members are added; the later gauge value wins; totals are those
 //! of the later interval. The joined interval is as long as both together, so rates remain per
-//! second. The limits of a single interval apply: excess samples become a sketch, excess members
-//! are omitted.
+//! second. The limits of a single interval apply: excess samples become a sketch; with
+//! excess members, a set becomes an estimate, or the members are omitted.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -11,7 +11,10 @@ use super::{
     Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric, TimerMetric,
     TimerSamples, statistics::PrefixSums,
 };
-use crate::{MetricName, aggregate::Sketched, sketch::Sketch};
+use crate::{
+    MetricName, aggregate::Sketched, hyperloglog::HyperLogLog, settings::SetOverflow,
+    sketch::Sketch,
+};
 
 impl FlushSnapshot {
     /// Joins this interval with the following one.
@@ -145,13 +148,9 @@ impl JoinableMetric for CounterMetric {
         &mut self.merged
     }
 
-    fn prepend(&mut self, earlier: &Self, joiner: &mut IntervalJoiner<'_>) {
+    fn prepend(&mut self, earlier: &Self, _: &mut IntervalJoiner<'_>) {
         self.value += earlier.value;
-        self.stretch(joiner);
-    }
-
-    fn stretch(&mut self, joiner: &IntervalJoiner<'_>) {
-        self.rate = self.value / joiner.seconds;
+        self.idle &= earlier.idle;
     }
 }
 
@@ -164,7 +163,9 @@ impl JoinableMetric for GaugeMetric {
         &mut self.merged
     }
 
-    fn prepend(&mut self, _: &Self, _: &mut IntervalJoiner<'_>) {}
+    fn prepend(&mut self, earlier: &Self, _: &mut IntervalJoiner<'_>) {
+        self.idle &= earlier.idle;
+    }
 }
 
 impl JoinableMetric for SetMetric {
@@ -177,13 +178,25 @@ impl JoinableMetric for SetMetric {
     }
 
     fn prepend(&mut self, earlier: &Self, joiner: &mut IntervalJoiner<'_>) {
-        if earlier.members.is_empty() {
+        if earlier.count == 0 {
             return;
         }
+        let Calculation { set_members, set_overflow, .. } = joiner.calculation;
         let mut members = [&earlier.members[..], &self.members[..]].concat();
         members.sort_unstable();
         members.dedup();
-        members.truncate(joiner.calculation.set_members.max(self.members.len()));
+        let too_many = *set_overflow == SetOverflow::Estimate && members.len() > *set_members;
+        if too_many || earlier.estimate.is_some() || self.estimate.is_some() {
+            let mut estimate = HyperLogLog::default();
+            let estimates = earlier.estimate.iter().chain(&self.estimate);
+            estimates.for_each(|other| estimate.merge(other));
+            members.iter().for_each(|member| estimate.add(member.as_bytes()));
+            self.count = estimate.count().round() as u64;
+            self.members = Arc::default();
+            self.estimate = Some(Arc::new(estimate));
+            return;
+        }
+        members.truncate((*set_members).max(self.members.len()));
         self.count = members.len() as u64;
         self.members = members.into();
     }

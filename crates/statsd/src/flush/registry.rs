@@ -23,7 +23,11 @@ pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
-use super::{Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable};
+use super::{
+    Calculation, FlushSnapshot,
+    statistics::PrefixSums,
+    table::{MetricEntry, MetricTable},
+};
 use crate::{
     MetricName,
     aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
@@ -116,11 +120,28 @@ pub struct FlushTime {
     pub lag: Duration,
 }
 
+/// Adds requirements of new backends. Values that arrived in the running interval before count as
+/// if they were sent with sanitised keys.
+pub(crate) fn add_requirements(
+    registry: &mut KeyRegistry,
+    needs: SnapshotRequirements,
+    now: SystemTime,
+) {
+    let needs = registry.needs.or(needs);
+    if needs != registry.needs {
+        // The cells of the shards refer to entries for the previous requirements.
+        registry.reset_shards = true;
+        registry.collect(now);
+        registry.needs = needs;
+        registry.calculation = Calculation::new(&registry.settings, needs.timer_fields);
+    }
+}
+
 impl KeyRegistry {
     /// Creates a registry with only etsy's own counters, at 0.
     pub fn new(settings: &StatsdSettings, needs: SnapshotRequirements, now: SystemTime) -> Self {
         let mut registry = Self {
-            calculation: Calculation::new(settings),
+            calculation: Calculation::new(settings, needs.timer_fields),
             self_names: SelfMetricNames::new(settings),
             settings: settings.clone(),
             needs,
@@ -157,7 +178,7 @@ impl KeyRegistry {
     /// Applies new rules for calculation, naming and deletion. Stored values are retained.
     pub fn reload(&mut self, aggregation: &Aggregation, now: SystemTime) {
         self.settings.aggregation = aggregation.clone();
-        self.calculation = Calculation::new(&self.settings);
+        self.calculation = Calculation::new(&self.settings, self.needs.timer_fields);
         self.self_names = SelfMetricNames::new(&self.settings);
         self.count_self_metrics(0, 0, 0, now);
         if !aggregation.delete_idle_gauges {
@@ -215,14 +236,10 @@ impl KeyRegistry {
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
             calculation: Arc::clone(&self.calculation),
         };
-        let num_stats = snapshot.counters.len()
-            + snapshot.timers.len()
-            + snapshot.gauges.len()
-            + snapshot.sets.len();
         snapshot.self_metrics = SelfMetrics {
             prefix: self.settings.aggregation.prefix.as_str().into(),
             processing_ms: started.elapsed().as_millis() as f64,
-            num_stats: num_stats as u64,
+            num_stats: self.keys() as u64,
             extra: self.settings.aggregation.extra_metrics.then(|| self.extra(time.lag)),
             events_total: self.totals.events,
             checks_total: self.totals.checks,
@@ -266,9 +283,11 @@ impl KeyRegistry {
         }
     }
 
-    /// Returns the sets that exceeded the member limit in this interval.
+    /// Returns the sets that exceeded the member limit in this interval, and became estimates or
+    /// refused members.
     fn capped_sets(&self) -> impl Iterator<Item = &MetricName> {
-        self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
+        let capped = |state: &SetState| state.refused > 0 || state.estimate.is_some();
+        self.sets.iter().filter(move |entry| capped(&entry.state)).map(|entry| &entry.name)
     }
 
     fn extra(&self, flush_lag: Duration) -> ExtraMetrics {
@@ -284,35 +303,32 @@ impl KeyRegistry {
     /// Resets values after a flush and removes idle metrics, as etsy's server does.
     fn clear(&mut self) {
         let rules = &self.settings.aggregation;
+        let end = IntervalEnd::new(&self.settings, self.flushes);
         self.overflow_keys = 0;
         let variants = &mut self.variants;
         for counters in [&mut self.counters, &mut variants.counters] {
             counters.retain(|entry| {
                 entry.state.value = 0.0;
-                entry.hits = 0;
-                !rules.delete_idle_counters || is_self_metric(entry.name.key())
+                end.retains(entry, !rules.delete_idle_counters || is_self_metric(entry.name.key()))
             });
         }
         for timers in [&mut self.timers, &mut variants.timers] {
             timers.retain(|entry| {
                 entry.state.clear();
-                entry.hits = 0;
-                !rules.delete_idle_timers
+                end.retains(entry, !rules.delete_idle_timers)
             });
         }
         for sets in [&mut self.sets, &mut variants.sets] {
             sets.retain(|entry| {
                 entry.state = SetState::default();
-                entry.hits = 0;
-                !rules.delete_idle_sets
+                end.retains(entry, !rules.delete_idle_sets)
             });
         }
         for gauges in [&mut self.gauges, &mut variants.gauges] {
             gauges.retain(|entry| {
-                entry.hits = 0;
                 let ttl = entry.state.ttl.map(|ttl| ttl.saturating_sub(1));
                 entry.state.ttl = ttl;
-                !rules.delete_idle_gauges || ttl != Some(0)
+                end.retains(entry, !rules.delete_idle_gauges || ttl != Some(0))
             });
         }
         let dead = self.counters.dead_count()
@@ -321,6 +337,37 @@ impl KeyRegistry {
             + self.sets.dead_count()
             + self.variants.dead();
         self.reset_shards = dead > self.keys() + 4096;
+    }
+}
+
+/// The end of an interval, which removes metrics.
+struct IntervalEnd {
+    /// The number of the flush.
+    flush: u32,
+    /// The number of flushes after which a metric is deleted that was not received.
+    ttl: Option<u32>,
+}
+
+impl IntervalEnd {
+    fn new(settings: &StatsdSettings, flush: u32) -> Self {
+        let ttl = settings.aggregation.ttl;
+        let flushes = ttl.as_nanos().div_ceil(settings.flush_interval.as_nanos().max(1));
+        let flushes = u32::try_from(flushes).unwrap_or(u32::MAX);
+        Self { flush, ttl: (!ttl.is_zero()).then_some(flushes) }
+    }
+
+    /// Resets the usage count of a metric that the rules for idle metrics keep or delete. Returns
+    /// whether it remains.
+    fn retains<S>(&self, entry: &mut MetricEntry<S>, mut remains: bool) -> bool {
+        if entry.is_idle() {
+            let idle = self.flush.saturating_sub(entry.last_flush);
+            remains &= self.ttl.is_none_or(|ttl| idle < ttl);
+        }
+        if entry.hits > 0 || !remains {
+            entry.last_flush = self.flush;
+        }
+        entry.hits = 0;
+        remains
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct TimerRules {
     /// Fields without a percentile, and whether each is enabled.
     plain: [(Arc<str>, bool); 9],
     histogram_enabled: bool,
+    /// Whether to calculate fields and quantiles.
+    fields: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -45,7 +47,7 @@ const PLAIN_FIELDS: [&str; 9] =
     ["std", "upper", "lower", "count", "count_ps", "sum", "sum_squares", "mean", "median"];
 
 impl TimerRules {
-    pub(super) fn new(settings: &Aggregation) -> Self {
+    pub(super) fn new(settings: &Aggregation, fields: bool) -> Self {
         let is_enabled = |name: &str| {
             let general = match name.rsplit_once('_') {
                 // /_(top)?\d+$/ matches only the digits after the last underscore, so
@@ -74,6 +76,7 @@ impl TimerRules {
             histogram: settings.histogram.clone(),
             plain: PLAIN_FIELDS.map(|name| named(name.to_owned())),
             histogram_enabled: is_enabled("histogram"),
+            fields,
         }
     }
 
@@ -117,6 +120,9 @@ impl TimerRules {
     }
 
     fn idle(&self, count: f64, seconds: f64) -> TimerStatistics {
+        if !self.fields {
+            return TimerStatistics::default();
+        }
         let fields = [(3, count), (4, count / seconds)];
         let enabled = fields.into_iter().filter(|(at, _)| self.plain[*at].1);
         (enabled.map(|(at, value)| (self.plain[at].0.clone(), value)).collect(), None)
@@ -131,9 +137,13 @@ impl TimerRules {
         std: f64,
     ) -> TimerStatistics {
         let n = samples.len();
-        let mut fields = Vec::with_capacity(5 * self.percentiles.len() + PLAIN_FIELDS.len());
+        let percentiles = if self.fields { &self.percentiles[..] } else { &[] };
+        let mut fields = Vec::new();
+        if self.fields {
+            fields.reserve(5 * self.percentiles.len() + PLAIN_FIELDS.len());
+        }
         let mut quantiles = Vec::new();
-        for percentile in &self.percentiles {
+        for percentile in percentiles {
             let Some(values) = at_percentile(samples, percentile.percent) else { continue };
             if percentile.percent > 0.0 {
                 quantiles.push((percentile.percent, values[2]));
@@ -159,6 +169,9 @@ impl TimerRules {
             std,
             quantiles,
         };
+        if !self.fields {
+            return (Box::default(), Some(summary));
+        }
         let values = [
             std,
             summary.upper,
@@ -327,7 +340,7 @@ mod tests {
     use super::*;
 
     fn fields(settings: &Aggregation, samples: &[f64], count: f64) -> Vec<(String, f64)> {
-        let rules = TimerRules::new(settings);
+        let rules = TimerRules::new(settings, true);
         let mut scratch = PrefixSums::default();
         let (fields, _) = rules.exact("a.key", &mut samples.to_vec(), count, 10.0, &mut scratch);
         fields.iter().map(|(name, value)| (name.to_string(), *value)).collect()
@@ -426,7 +439,7 @@ mod tests {
         let exact = fields(&settings, &samples, 10_000.0);
         let mut sketched = Sketched::default();
         samples.iter().for_each(|value| sketched.add(*value, TimingUnit::Milliseconds));
-        let rules = TimerRules::new(&settings);
+        let rules = TimerRules::new(&settings, true);
         let (approximate, _) =
             rules.sketched("a.key", &sketched, TimingUnit::Milliseconds, 10_000.0, 10.0);
         assert_eq!(approximate.len(), exact.len());

@@ -15,8 +15,14 @@ pub(crate) struct MetricTable<S> {
     /// Indexes sorted by key; new entries are missing until the next
     /// [`MetricTable::for_each_sorted`].
     order: Vec<u32>,
+    /// Number of entries whose names are in their final blocks.
+    packed: usize,
     hasher: DefaultHashBuilder,
 }
+
+/// Number of names in a block of shared text. Fewer new names in an interval are not worth one.
+const BLOCK_NAMES: usize = 512;
+const BLOCK_NAMES_MIN: usize = 16;
 
 /// A metric with its state and usage counts.
 #[derive(Debug)]
@@ -27,11 +33,11 @@ pub(crate) struct MetricEntry<S> {
     /// refer to it by index.
     live: bool,
     /// Samples in the running interval.
-    pub(crate) hits: u64,
+    pub(crate) hits: u32,
     /// Samples since the last key flush.
-    pub(crate) key_hits: u64,
-    /// The number of the last flush that included the metric; 0 if none has since it was created,
-    /// or deleted by a command.
+    pub(crate) key_hits: u32,
+    /// While the metric exists, the number of the flush after it was last received, and 0 before
+    /// the first. After that, the number of the flush that deleted it, and 0 if a command did.
     pub(crate) last_flush: u32,
     /// Whether other spellings of the key are merged into this entry; if so, each spelling has its
     /// own entry in the table of variants.
@@ -41,6 +47,14 @@ pub(crate) struct MetricEntry<S> {
     pub(crate) linked: Option<u32>,
 }
 
+impl<S> MetricEntry<S> {
+    /// Whether the metric was not received in the running interval. The server's own metrics are
+    /// never idle.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.hits == 0 && self.last_flush > 0
+    }
+}
+
 impl<S> Default for MetricTable<S> {
     fn default() -> Self {
         Self {
@@ -48,6 +62,7 @@ impl<S> Default for MetricTable<S> {
             entries: Vec::new(),
             live: 0,
             order: Vec::new(),
+            packed: 0,
             hasher: DefaultHashBuilder::default(),
         }
     }
@@ -76,7 +91,19 @@ impl<S: Default> MetricTable<S> {
         by_key.insert_unique(hash, index, |index| {
             hasher.hash_one(entries[*index as usize].name.key())
         });
+        if self.entries.len() - self.packed >= BLOCK_NAMES {
+            self.pack_names();
+        }
         index
+    }
+
+    /// Moves the names of new entries to a shared block.
+    fn pack_names(&mut self) {
+        let new = &mut self.entries[self.packed..];
+        if new.len() >= BLOCK_NAMES_MIN {
+            MetricName::share_block(new.iter_mut().map(|entry| &mut entry.name));
+        }
+        self.packed = self.entries.len();
     }
 
     /// Returns the entry at an index, live or not.
@@ -132,6 +159,8 @@ impl<S: Default> MetricTable<S> {
 
     /// Calls `each` for all live entries, sorted by key.
     pub(crate) fn for_each_sorted(&mut self, mut each: impl FnMut(&mut MetricEntry<S>)) {
+        // From here on, snapshots refer to the names.
+        self.pack_names();
         let (sorted, all) = (self.order.len(), self.entries.len());
         if sorted < all {
             self.order.extend(sorted as u32..all as u32);
@@ -170,6 +199,11 @@ impl<S: Default> MetricTable<S> {
         self.entries.retain(|entry| entry.live);
         self.entries.shrink_to(2 * self.live);
         self.order = Vec::new();
+        // Most texts in the blocks are those of removed metrics.
+        for names in self.entries.chunks_mut(BLOCK_NAMES) {
+            MetricName::share_block(names.iter_mut().map(|entry| &mut entry.name));
+        }
+        self.packed = self.entries.len();
         let Self { by_key, entries, hasher, .. } = self;
         *by_key = HashTable::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {

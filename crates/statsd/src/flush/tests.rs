@@ -4,8 +4,9 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
+    hyperloglog::HyperLogLog,
     ledger::LossAccount,
-    settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
+    settings::{Aggregation, SetOverflow, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 const START: SystemTime = SystemTime::UNIX_EPOCH;
@@ -18,7 +19,11 @@ struct TestRegistry {
 
 impl TestRegistry {
     fn new(settings: &StatsdSettings) -> Self {
-        let needs = SnapshotRequirements { distributions: true, names_as_sent: true };
+        let needs = SnapshotRequirements {
+            distributions: true,
+            names_as_sent: true,
+            ..SnapshotRequirements::default()
+        };
         let mut registry = KeyRegistry::new(settings, needs, START);
         let shards = vec![registry.shard(), registry.shard()];
         Self { registry, shards, seconds: 1_000_000 }
@@ -71,7 +76,7 @@ fn idle_metrics_are_retained_by_default() {
             ("statsd.packets_received", 1.0)
         ]
     );
-    assert_eq!(counter(&first, "c").unwrap().rate, 0.2);
+    assert_eq!(first.rate(&counter(&first, "c").unwrap()), 0.2);
     let second = server.flush();
     assert_eq!(counter(&second, "c").unwrap().value, 0.0);
     assert_eq!(counter(&second, "c").unwrap().total, 2.0);
@@ -262,7 +267,7 @@ fn joined_interval_combines_both() {
     let second = server.flush();
     let joined = first.joined(&second);
     assert_eq!(joined.interval, Duration::from_secs(20));
-    let value = |key: &str| counter(&joined, key).map(|c| (c.value, c.rate, c.total));
+    let value = |key: &str| counter(&joined, key).map(|c| (c.value, joined.rate(&c), c.total));
     assert_eq!(value("c"), Some((3.0, 0.15, 3.0)));
     assert_eq!(value("only.first"), Some((4.0, 0.2, 4.0)));
     assert_eq!(value("new"), Some((1.0, 0.05, 1.0)));
@@ -283,7 +288,12 @@ fn joined_interval_combines_both() {
 
 #[test]
 fn joined_interval_respects_limits() {
-    let limits = StatsdLimits { exact_samples: 3, set_members: 3, ..StatsdLimits::default() };
+    let limits = StatsdLimits {
+        exact_samples: 3,
+        set_members: 3,
+        set_overflow: SetOverflow::Refuse,
+        ..StatsdLimits::default()
+    };
     let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("t:1:2|ms\ns:a|s\ns:b|s");
     let mut joined = server.flush();
@@ -299,7 +309,11 @@ fn joined_interval_respects_limits() {
 
 #[test]
 fn capped_sets_are_counted_and_named() {
-    let limits = StatsdLimits { set_members: 2, ..StatsdLimits::default() };
+    let limits = StatsdLimits {
+        set_members: 2,
+        set_overflow: SetOverflow::Refuse,
+        ..StatsdLimits::default()
+    };
     let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
     server.send("s:a|s\ns:b|s\ns:c|s\ns:d|s");
     server.shards[1].lock().apply_packet(b"s:a|s\ns:e|s\nfine:a|s");
@@ -311,6 +325,41 @@ fn capped_sets_are_counted_and_named() {
     assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
     assert_extra(&server.flush().self_metrics, "capped_sets", 0.0);
+}
+
+#[test]
+fn excess_members_are_estimated_over_shards_and_intervals() {
+    let limits = StatsdLimits { set_members: 1000, ..StatsdLimits::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
+    let send = |server: &TestRegistry, shard: usize, members: std::ops::Range<u32>| {
+        for member in members {
+            server.shards[shard].lock().apply_packet(format!("s:{member}|s").as_bytes());
+        }
+    };
+    let within = |snapshot: &FlushSnapshot, exact: f64| {
+        let set = &snapshot.sets[0];
+        let error = set.count as f64 / exact - 1.0;
+        assert!(error.abs() <= 3.0 * HyperLogLog::RELATIVE_ERROR, "{exact}: {}", set.count);
+        assert!(set.members.is_empty() && set.estimate.is_some());
+    };
+    // Each shard is within the limit, but their union is not; and one of two is not.
+    send(&server, 0, 0..800);
+    send(&server, 1, 400..1200);
+    let first = server.flush();
+    within(&first, 1200.0);
+    assert_extra(&first.self_metrics, "capped_sets", 1.0);
+    assert_eq!(server.registry.totals().rejects.total(), 0);
+    send(&server, 0, 1000..4000);
+    send(&server, 1, 3990..4000);
+    let second = server.flush();
+    within(&second, 3000.0);
+    within(&first.joined(&second), 4000.0);
+    send(&server, 0, 0..900);
+    let third = server.flush();
+    assert_eq!((third.sets[0].count, third.sets[0].members.len()), (900, 900));
+    within(&second.joined(&third), 3900.0);
+    send(&server, 0, 900..1800);
+    within(&third.joined(&server.flush()), 1800.0);
 }
 
 #[test]
@@ -344,6 +393,45 @@ fn removed_keys_free_memory_without_losing_samples() {
         "{}",
         server.registry.counters.dead_count()
     );
+}
+
+#[test]
+fn metrics_not_received_for_ttl_are_deleted() {
+    let ttl = Duration::from_secs(25);
+    let mut server = TestRegistry::with(Aggregation { ttl, ..Aggregation::default() });
+    let own = server.flush().self_metrics.num_stats;
+    server.send("c:1|c\nt:1|ms\ng:1|g\ns:a|s\nc/d:1|c\nstays:1|c");
+    let numbers: Vec<u64> = (0..5)
+        .map(|_| {
+            let number = server.flush().self_metrics.num_stats - own;
+            server.send("stays:1|c");
+            number
+        })
+        .collect();
+    // Idle for 10, 20 and 30 seconds, and one more gauge than before: the timestamp lag.
+    assert_eq!(numbers, [7, 7, 7, 7, 2]);
+    server.send("c:5|c");
+    assert_eq!(counter(&server.flush(), "c").unwrap().total, 5.0);
+}
+
+#[test]
+fn idle_counters_are_omitted_unless_required() {
+    let needs = SnapshotRequirements::MINIMAL;
+    let mut server = TestRegistry::with(Aggregation::default());
+    server.registry = KeyRegistry::new(&StatsdSettings::default(), needs, START);
+    server.shards = vec![server.registry.shard()];
+    server.send("c:0|c\nd:1|c");
+    let keys = |snapshot: &FlushSnapshot| {
+        let keys = counters(snapshot).into_iter().map(|(key, _)| key.to_owned());
+        keys.filter(|key| !key.starts_with("statsd.")).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&server.flush()), ["c", "d"]);
+    assert_eq!(keys(&server.flush()), [""; 0]);
+    server.send("d:1|c\nt:1|ms");
+    let third = server.flush();
+    assert_eq!(keys(&third), ["d"]);
+    assert_eq!(counter(&third, "d").unwrap().total, 2.0);
+    assert_eq!((third.self_metrics.num_stats, third.timers[0].fields.len()), (2 + 1 + 3 + 1, 0));
 }
 
 #[test]

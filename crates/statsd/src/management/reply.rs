@@ -15,7 +15,10 @@ use crate::{
         Spacing::{Compact, Spaced},
     },
     proxy::StatsdProxy,
-    self_metrics::{BAD_LINES_SEEN, EVENTS, SERVICE_CHECKS, TIMESTAMPS_IGNORED, short_name},
+    self_metrics::{
+        BAD_LINES_SEEN, DENIED, EVENTS, FAILED_HANDSHAKES, SERVICE_CHECKS, TIMESTAMPS_IGNORED,
+        short_name,
+    },
     server::ServerCore,
     settings::StatsdDialect,
 };
@@ -132,6 +135,7 @@ fn help(session: &ManagementSession, perl: bool) -> String {
 
 fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     let now = seconds(SystemTime::now());
+    let account = core.ledger().read();
     let registry = core.running_interval();
     let totals = registry.totals();
     let last = totals.last_packet.map_or(seconds(core.started()), seconds);
@@ -147,6 +151,8 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
         (&EVENTS, totals.events),
         (&SERVICE_CHECKS, totals.checks),
         (&TIMESTAMPS_IGNORED, totals.timestamps),
+        (&DENIED, account.denied_total()),
+        (&FAILED_HANDSHAKES, account.failed_handshakes_total()),
     ];
     for (metric, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
         row("messages", short_name(metric), count as f64);
@@ -374,6 +380,8 @@ fn drops(core: &ServerCore, session: &ManagementSession) -> String {
                 ("socket", text(&socket.name)),
                 ("packets", number(socket.packets_total)),
                 ("dropped", number(socket.drops_total)),
+                ("denied", number(socket.denied_total)),
+                ("failed_handshakes", number(socket.failed_handshakes_total)),
                 ("unread_bytes", number(socket.unread_bytes)),
                 ("buffer_bytes", number(socket.buffer_bytes)),
             ])
@@ -385,7 +393,7 @@ fn drops(core: &ServerCore, session: &ManagementSession) -> String {
     }
     let mut text = String::new();
     for socket in &account.sockets {
-        let _ = writeln!(
+        let _ = write!(
             text,
             "{}: packets {} dropped {} unread_bytes {} buffer_bytes {}",
             socket.name,
@@ -394,6 +402,15 @@ fn drops(core: &ServerCore, session: &ManagementSession) -> String {
             socket.unread_bytes,
             socket.buffer_bytes
         );
+        // Only listeners with access rules have these.
+        let refused = [
+            (short_name(&DENIED), socket.denied_total),
+            (short_name(&FAILED_HANDSHAKES), socket.failed_handshakes_total),
+        ];
+        for (name, count) in refused.into_iter().filter(|(_, count)| *count > 0) {
+            let _ = write!(text, " {name} {count}");
+        }
+        text.push('\n');
     }
     let _ = writeln!(text, "host backlog: dropped {}", account.backlog_drops_total);
     text + END

@@ -23,9 +23,10 @@ use memchr::memrchr;
 use super::{
     PacketHandlers,
     batching::{BatchPacer, ReadDecision},
+    senders::SenderFilter,
     socket_counts::SocketCounts,
     stop_signal::StopSignal,
-    sys::{PacketBatch, SocketMemory, refuse_packets},
+    sys::{PacketBatch, ReceivedPacket, SocketMemory, refuse_packets},
 };
 
 /// Maximum number of packets received by one system call.
@@ -41,6 +42,8 @@ pub(crate) struct DatagramReader {
     pub(crate) socket: Arc<OwnedFd>,
     /// Whether senders block while the socket is full, as with unix sockets.
     pub(crate) senders_block: bool,
+    /// The permitted senders; `None` if all are.
+    pub(crate) senders: Option<SenderFilter>,
     pub(crate) counts: Arc<SocketCounts>,
     pub(crate) stop: Arc<StopSignal>,
     pub(crate) handlers: PacketHandlers,
@@ -50,6 +53,9 @@ impl DatagramReader {
     /// Reads until the stop signal, then drains the socket.
     pub(crate) fn run(mut self) {
         let mut batch = PacketBatch::new(BATCH, PACKET_BYTES_MAX);
+        if self.senders.is_some() {
+            batch = batch.with_senders();
+        }
         let mut pacer = self.pacer();
         while !self.stop.is_requested() {
             let read = match batch.receive(&self.socket) {
@@ -57,8 +63,9 @@ impl DatagramReader {
                 Ok(_) => self.deliver(&batch),
                 Err(error) => self.report_error(&error),
             };
-            let full = read.packets == batch.capacity() as u64;
-            let waited = match pacer.decide(read.packets, full, Instant::now()) {
+            let arrived = read.packets + read.denied;
+            let full = arrived == batch.capacity() as u64;
+            let waited = match pacer.decide(arrived, full, Instant::now()) {
                 ReadDecision::ReadNow => Ok(()),
                 ReadDecision::Pause(pause) => self.stop.pause(pause),
                 ReadDecision::Wait => self.stop.wait_for(&self.socket),
@@ -83,7 +90,11 @@ impl DatagramReader {
     fn deliver(&mut self, batch: &PacketBatch) -> BatchCounts {
         let mut read = BatchCounts::default();
         let mut truncated = 0;
-        self.handlers.handle_batch(batch.packets().map(|packet| {
+        let Self { handlers, senders, .. } = self;
+        let is_permitted = |packet: &ReceivedPacket<'_>| {
+            senders.as_mut().is_none_or(|senders| senders.permits(packet.sender))
+        };
+        handlers.handle_batch(batch.packets().filter(is_permitted).map(|packet| {
             read.packets += 1;
             read.bytes += packet.bytes.len() as u64;
             truncated += u64::from(packet.truncated);
@@ -91,6 +102,9 @@ impl DatagramReader {
         }));
         self.counts.add(read.packets, read.bytes);
         self.counts.discard(truncated);
+        if let Some(senders) = &mut self.senders {
+            read.denied = senders.report(&self.counts);
+        }
         read
     }
 
@@ -132,6 +146,8 @@ const ERROR_PAUSE: Duration = Duration::from_millis(100);
 struct BatchCounts {
     packets: u64,
     bytes: u64,
+    /// Packets of senders that are not permitted, which are not among `packets`.
+    denied: u64,
 }
 
 /// Returns the complete lines of a truncated packet: everything up to its last newline.

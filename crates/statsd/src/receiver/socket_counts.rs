@@ -26,6 +26,8 @@ pub(crate) struct SocketCounts {
     packets: AtomicU64,
     bytes: AtomicU64,
     discarded: AtomicU64,
+    denied: AtomicU64,
+    failed_handshakes: AtomicU64,
     kernel: Mutex<KernelCounts>,
 }
 
@@ -47,6 +49,8 @@ impl SocketCounts {
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             discarded: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+            failed_handshakes: AtomicU64::new(0),
             kernel: Mutex::default(),
         })
     }
@@ -71,6 +75,16 @@ impl SocketCounts {
         self.discarded.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Adds packets or connections of senders that are not permitted.
+    pub(crate) fn deny(&self, count: u64) {
+        self.denied.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds a connection whose TLS handshake or token failed.
+    pub(crate) fn fail_handshake(&self) {
+        self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Queries the kernel's counters, adds new drops to the total, and returns all counts.
     fn read(&self) -> SocketAccount {
         let mut kernel = self.kernel.lock();
@@ -86,6 +100,8 @@ impl SocketCounts {
             bytes_total: self.bytes.load(Ordering::Relaxed),
             drops_total: kernel.drops_total,
             discarded_total: self.discarded.load(Ordering::Relaxed),
+            denied_total: self.denied.load(Ordering::Relaxed),
+            failed_handshakes_total: self.failed_handshakes.load(Ordering::Relaxed),
             unread_bytes: kernel.memory.unread_bytes.into(),
             // The kernel doubles the requested size to include its own overhead.
             buffer_bytes: u64::from(kernel.memory.buffer_bytes) / 2,

@@ -6,18 +6,20 @@ use std::{
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
             net::{UnixDatagram, UnixStream},
         },
     },
     path::{Path, PathBuf},
 };
 
+use nix::unistd::{Group, User};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
     sockopt,
 };
 
+use super::access::StreamAccessError;
 use crate::settings::ListenSettings;
 
 /// The reason why a configured socket could not be opened.
@@ -49,6 +51,26 @@ pub enum ReceiverOpenError {
     InUse {
         /// The socket's path.
         path: PathBuf,
+    },
+    /// The owner that is configured for a socket's file does not exist.
+    #[error(
+        "there is no {kind} {name}, the owner of {path}: write `user`, `user:group` or `:group`"
+    )]
+    Owner {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The configured name.
+        name: String,
+        /// The socket's path.
+        path: PathBuf,
+    },
+    /// A certificate, key or token file of a listener cannot be used.
+    #[error("cannot set up access to {socket}")]
+    Access {
+        /// The socket's name in logs.
+        socket: String,
+        /// The cause.
+        source: Box<StreamAccessError>,
     },
     /// A reader thread, or the eventfd or epoll set that it needs, could not be created.
     #[error("cannot set up a thread that reads the sockets")]
@@ -118,25 +140,63 @@ pub(crate) fn tcp(address: SocketAddr, v6_only: bool) -> Result<BoundSocket, Rec
     Ok(BoundSocket { name: format!("tcp {address}"), fd, address: Some(address), file: None })
 }
 
+/// The path of a unix socket, with its permissions and owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketFileSettings<'s> {
+    pub(crate) path: &'s Path,
+    /// Permissions; by default those that the umask leaves.
+    pub(crate) mode: Option<u32>,
+    /// `user`, `user:group` or `:group`; by default those of the process.
+    pub(crate) owner: Option<&'s str>,
+}
+
+impl SocketFileSettings<'_> {
+    /// Looks up the ids of the configured owner.
+    fn owner_ids(&self) -> Result<(Option<u32>, Option<u32>), ReceiverOpenError> {
+        let (user, group) = self
+            .owner
+            .unwrap_or_default()
+            .split_once(':')
+            .unwrap_or_else(|| (self.owner.unwrap_or_default(), ""));
+        let user = self.id("user", user, |name| Some(User::from_name(name).ok()??.uid.as_raw()))?;
+        let group =
+            self.id("group", group, |name| Some(Group::from_name(name).ok()??.gid.as_raw()))?;
+        Ok((user, group))
+    }
+
+    fn id(
+        &self,
+        kind: &'static str,
+        name: &str,
+        look_up: impl Fn(&str) -> Option<u32>,
+    ) -> Result<Option<u32>, ReceiverOpenError> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let id = name.parse().ok().or_else(|| look_up(name));
+        let unknown =
+            || ReceiverOpenError::Owner { kind, name: name.to_owned(), path: self.path.to_owned() };
+        id.ok_or_else(unknown).map(Some)
+    }
+}
+
 /// Opens a unix datagram socket.
 pub(crate) fn unixgram(
-    path: &Path,
-    mode: Option<u32>,
+    settings: SocketFileSettings<'_>,
     buffer_bytes: usize,
 ) -> Result<BoundSocket, ReceiverOpenError> {
-    let label = SocketLabel { socket: format!("unixgram {}", path.display()) };
-    let (fd, file) = unix(&label, path, mode, SocketType::DGRAM)?;
+    let label = SocketLabel { socket: format!("unixgram {}", settings.path.display()) };
+    let (fd, file) = unix(&label, settings, SocketType::DGRAM)?;
     set_receive_buffer(&label, &fd, buffer_bytes)?;
     Ok(BoundSocket { name: label.socket, fd, address: None, file: Some(file) })
 }
 
 /// Opens a unix stream listener.
 pub(crate) fn unix_stream(
-    path: &Path,
-    mode: Option<u32>,
+    settings: SocketFileSettings<'_>,
 ) -> Result<BoundSocket, ReceiverOpenError> {
-    let label = SocketLabel { socket: format!("unix {}", path.display()) };
-    let (fd, file) = unix(&label, path, mode, SocketType::STREAM)?;
+    let label = SocketLabel { socket: format!("unix {}", settings.path.display()) };
+    let (fd, file) = unix(&label, settings, SocketType::STREAM)?;
     listen(&fd, ACCEPT_BACKLOG).map_err(label.open_error("listen on"))?;
     Ok(BoundSocket { name: label.socket, fd, address: None, file: Some(file) })
 }
@@ -214,10 +274,11 @@ fn set_receive_buffer(
 
 fn unix(
     label: &SocketLabel,
-    path: &Path,
-    mode: Option<u32>,
+    settings: SocketFileSettings<'_>,
     kind: SocketType,
 ) -> Result<(OwnedFd, SocketFile), ReceiverOpenError> {
+    let (user, group) = settings.owner_ids()?;
+    let SocketFileSettings { path, mode, .. } = settings;
     remove_stale(path, kind)?;
     let address = SocketAddrUnix::new(path).map_err(label.open_error("use the path of"))?;
     let fd = socket_with(AddressFamily::UNIX, kind, SOCKET_FLAGS, None)
@@ -230,6 +291,9 @@ fn unix(
     if let Some(mode) = mode {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(refused("set permissions of"))?;
+    }
+    if user.is_some() || group.is_some() {
+        chown(path, user, group).map_err(refused("change the owner of"))?;
     }
     Ok((fd, file))
 }
@@ -292,18 +356,51 @@ mod tests {
 
     use super::*;
 
+    fn at(path: &Path, mode: Option<u32>) -> SocketFileSettings<'_> {
+        SocketFileSettings { path, mode, owner: None }
+    }
+
     #[test]
     fn stale_socket_file_is_replaced_but_live_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("statsd.sock");
         // A socket whose process is gone: it was bound and closed, and its file remains.
         drop(UnixListener::bind(&path).unwrap());
-        let opened = unixgram(&path, Some(0o620), 1 << 16).unwrap();
+        let opened = unixgram(at(&path, Some(0o620)), 1 << 16).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);
-        assert!(matches!(unixgram(&path, None, 1 << 16), Err(ReceiverOpenError::InUse { .. })));
-        assert!(matches!(unix_stream(&path, None), Err(ReceiverOpenError::InUse { .. })));
+        assert!(matches!(unixgram(at(&path, None), 1 << 16), Err(ReceiverOpenError::InUse { .. })));
+        assert!(matches!(unix_stream(at(&path, None)), Err(ReceiverOpenError::InUse { .. })));
         drop(opened);
         assert!(!path.exists(), "the creator removes its file");
+    }
+
+    #[test]
+    fn socket_file_gets_configured_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("statsd.sock");
+        let (user, group) =
+            (fs::metadata(&folder).unwrap().uid(), fs::metadata(&folder).unwrap().gid());
+        let open = |owner: &str| {
+            unix_stream(SocketFileSettings { path: &path, mode: None, owner: Some(owner) })
+        };
+        for owner in [format!("{user}:{group}"), format!("{user}"), format!(":{group}")] {
+            let opened = open(&owner).unwrap();
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (user, group), "{owner}");
+            drop(opened);
+        }
+        // Only root may give files away.
+        if rustix::process::geteuid().is_root() {
+            let opened = open("root:4321").unwrap();
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (0, 4321));
+            drop(opened);
+        }
+        let error = open("no-such-user").unwrap_err().to_string();
+        assert!(error.starts_with("there is no user no-such-user, the owner of /"), "{error}");
+        let error = open(":no-such-group").unwrap_err().to_string();
+        assert!(error.starts_with("there is no group no-such-group, the owner of /"), "{error}");
+        assert!(!path.exists());
     }
 
     #[test]
@@ -311,7 +408,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         fs::write(&path, "data").unwrap();
-        let error = unix_stream(&path, None).unwrap_err();
+        let error = unix_stream(at(&path, None)).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -324,9 +421,9 @@ mod tests {
     fn successor_socket_file_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("statsd.sock");
-        let ours = unix_stream(&path, None).unwrap();
+        let ours = unix_stream(at(&path, None)).unwrap();
         fs::remove_file(&path).unwrap();
-        let successor = unix_stream(&path, None).unwrap();
+        let successor = unix_stream(at(&path, None)).unwrap();
         drop(ours);
         assert!(path.exists());
         drop(successor);
@@ -335,11 +432,7 @@ mod tests {
 
     #[test]
     fn ipv6_socket_is_v6_only_with_ipv4_listener() {
-        let listen = |address: &str| ListenSettings::Udp {
-            address: address.parse().unwrap(),
-            readers: 1,
-            buffer_bytes: 1 << 16,
-        };
+        let listen = |address: &str| ListenSettings::udp(address.parse().unwrap());
         let v6 = "[::]:8125".parse().unwrap();
         assert!(!v6_only(v6, &[listen("[::]:8125")]));
         assert!(v6_only(v6, &[listen("[::]:8125"), listen("0.0.0.0:8125")]));

@@ -60,10 +60,7 @@ impl StopSignal {
 
     /// Sleeps for `pause`, or until stopping is requested.
     pub(crate) fn pause(&self, pause: Duration) -> io::Result<()> {
-        let pause = Timespec {
-            tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: pause.subsec_nanos().into(),
-        };
+        let pause = timespec(pause);
         ignore_interrupt(poll(&mut [PollFd::new(&self.signal, PollFlags::IN)], Some(&pause)))
     }
 
@@ -72,6 +69,14 @@ impl StopSignal {
         let mut both =
             [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.signal, PollFlags::IN)];
         ignore_interrupt(poll(&mut both, None))
+    }
+}
+
+/// Converts a duration for a system call.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 

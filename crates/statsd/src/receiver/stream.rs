@@ -3,18 +3,34 @@
 //! Each readable connection is read once per poll, so no connection starves the others. Complete
 //! lines are passed on as one packet; an incomplete last line is buffered per connection
 //! ([`LineBuffer`]). An idle connection takes a few hundred bytes.
+//!
+//! Connections of listeners with TLS or tokens pass through [`super::handshake`] before.
 
-use std::{collections::HashMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::{
-    event::epoll,
+    event::{Timespec, epoll},
     io::Errno,
-    net::{SocketFlags, accept_with},
+    net::{SocketFlags, acceptfrom_with},
 };
 
 use super::{
-    PacketHandlers, line_buffer::LineBuffer, socket_counts::SocketCounts, sockets::ACCEPT_BACKLOG,
-    stop_signal::StopSignal,
+    PacketHandlers,
+    access::StreamAccess,
+    handshake::{AcceptedConnection, AdmittedConnection, HandshakeOutcome, HandshakeQueue},
+    line_buffer::LineBuffer,
+    senders::SenderFilter,
+    socket_counts::SocketCounts,
+    sockets::ACCEPT_BACKLOG,
+    stop_signal::{StopSignal, timespec},
+    transport::LineTransport,
 };
 
 /// Maximum number of bytes read from a connection at once.
@@ -29,9 +45,19 @@ pub(crate) struct StreamReader {
     /// Tokens are never reused, so an event for a connection closed in the same poll cannot be
     /// attributed to another one.
     next_token: u64,
+    /// The queue of the handshake thread; `None` if no listener needs it.
+    handshakes: Option<HandshakeQueue>,
+    idle: Option<IdleSchedule>,
     stop: Arc<StopSignal>,
     handlers: PacketHandlers,
     buffer: Vec<u8>,
+}
+
+/// The schedule for closing idle connections.
+#[derive(Debug)]
+struct IdleSchedule {
+    interval: Duration,
+    next: Instant,
 }
 
 /// A listening socket with its connection count.
@@ -41,19 +67,29 @@ pub(crate) struct StreamListener {
     pub(crate) counts: Arc<SocketCounts>,
     /// Maximum number of connections at a time.
     pub(crate) connections_max: usize,
-    /// Number of open connections.
+    /// Number of open connections, including those in a handshake.
     pub(crate) connections: usize,
+    /// The permitted senders; `None` if all are.
+    pub(crate) senders: Option<SenderFilter>,
+    /// TLS and tokens; `None` if neither is needed.
+    pub(crate) access: Option<Arc<StreamAccess>>,
+    /// Connections without data for this long are closed; never if zero.
+    pub(crate) idle_timeout: Duration,
 }
 
 #[derive(Debug)]
 struct LineConnection {
-    socket: OwnedFd,
+    transport: LineTransport,
     listener: usize,
     lines: LineBuffer,
+    /// The last time at which data arrived, if the listener limits idle time.
+    active: Option<Instant>,
 }
 
 /// Token of the stop signal.
 const STOP: u64 = u64::MAX;
+/// Token of the handshake thread's outcomes.
+const HANDSHAKES: u64 = u64::MAX - 1;
 
 impl StreamReader {
     /// Creates a reader, and registers the listeners and the stop signal with epoll.
@@ -63,6 +99,7 @@ impl StreamReader {
     /// The epoll set cannot be created, or a socket cannot be registered with it.
     pub(crate) fn new(
         listeners: Vec<StreamListener>,
+        handshakes: Option<HandshakeQueue>,
         stop: Arc<StopSignal>,
         handlers: PacketHandlers,
     ) -> io::Result<Self> {
@@ -74,10 +111,26 @@ impl StreamReader {
         for (token, listener) in (0..).zip(&listeners) {
             readable(&listener.socket, token)?;
         }
+        if let Some(handshakes) = &handshakes {
+            readable(handshakes.ready(), HANDSHAKES)?;
+        }
         let next_token = listeners.len() as u64;
+        let limits = listeners.iter().map(|listener| listener.idle_timeout);
+        let shortest = limits.filter(|limit| !limit.is_zero()).min();
+        let idle = shortest.map(|limit| IdleSchedule::new(limit, Instant::now()));
         let buffer = vec![0; LineBuffer::LINE_BYTES_MAX + READ_BYTES];
         let connections = HashMap::new();
-        Ok(Self { epoll, listeners, connections, next_token, stop, handlers, buffer })
+        Ok(Self {
+            epoll,
+            listeners,
+            connections,
+            next_token,
+            handshakes,
+            idle,
+            stop,
+            handlers,
+            buffer,
+        })
     }
 
     /// Reads until the stop signal, then drains all connections.
@@ -94,7 +147,8 @@ impl StreamReader {
     /// Waits for events and handles them.
     fn poll_once(&mut self) -> io::Result<()> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NONE }; 64];
-        let ready = match epoll::wait(&self.epoll, &mut events, None) {
+        let timeout = self.idle.as_ref().map(|idle| idle.time_until_next(Instant::now()));
+        let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
             Err(Errno::INTR) => 0,
             Err(error) => return Err(error.into()),
@@ -102,25 +156,32 @@ impl StreamReader {
         for event in &events[..ready] {
             match event.data.u64() {
                 STOP => {}
+                HANDSHAKES => self.poll_handshakes(),
                 listener if listener < self.listeners.len() as u64 => {
                     self.accept(listener as usize);
                 }
                 token => drop(self.read(token)),
             }
         }
+        self.close_idle();
         Ok(())
     }
 
     /// Accepts waiting connections, and reads only the data that has arrived so far on each, so
     /// that a busy sender cannot delay stopping.
     fn drain(&mut self) {
+        if let Some(handshakes) = &self.handshakes {
+            // The handshake thread ends at once.
+            let outcomes = handshakes.finish(HANDSHAKES_END_TIMEOUT);
+            outcomes.into_iter().for_each(|outcome| self.handle_outcome(outcome));
+        }
         for listener in 0..self.listeners.len() {
             let waiting = 0..ACCEPT_BACKLOG;
             waiting.take_while(|_| !self.stop.is_overdue() && self.accept(listener)).for_each(drop);
         }
         let tokens: Vec<u64> = self.connections.keys().copied().collect();
         for token in tokens {
-            let socket = &self.connections[&token].socket;
+            let socket = &self.connections[&token].transport.socket;
             let mut available = rustix::io::ioctl_fionread(socket).unwrap_or_default();
             loop {
                 let read = self.read(token) as u64;
@@ -138,8 +199,8 @@ impl StreamReader {
     fn accept(&mut self, index: usize) -> bool {
         let listener = &mut self.listeners[index];
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match accept_with(&listener.socket, flags) {
-            Ok(socket) => socket,
+        let (socket, peer) = match acceptfrom_with(&listener.socket, flags) {
+            Ok(accepted) => accepted,
             // The connection is already gone, or another process accepted it.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return false,
             Err(error) => {
@@ -151,23 +212,105 @@ impl StreamReader {
                 return false;
             }
         };
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        if let Some(senders) = &mut listener.senders
+            && !senders.permits(peer.map(|peer| peer.ip()))
+        {
+            senders.report(&listener.counts);
+            return true;
+        }
         if listener.connections >= listener.connections_max {
             let (socket, limit) = (listener.counts.name(), listener.connections_max);
             tracing::warn!(socket, limit, "connection limit reached: connection closed");
             listener.counts.discard(1);
             return true;
         }
-        let token = epoll::EventData::new_u64(self.next_token);
-        if let Err(error) = epoll::add(&self.epoll, &socket, token, epoll::EventFlags::IN) {
-            tracing::warn!(socket = listener.counts.name(), %error, "cannot register a connection with epoll");
-            listener.counts.discard(1);
-            return true;
-        }
         listener.connections += 1;
-        let connection = LineConnection { socket, listener: index, lines: LineBuffer::default() };
-        self.connections.insert(self.next_token, connection);
-        self.next_token += 1;
+        match &listener.access {
+            None => {
+                let transport = LineTransport { socket, tls: None };
+                self.register(index, transport);
+            }
+            Some(access) => {
+                let connection = AcceptedConnection {
+                    socket,
+                    peer,
+                    listener: index,
+                    counts: Arc::clone(&listener.counts),
+                    access: Arc::clone(access),
+                };
+                let is_sent =
+                    self.handshakes.as_ref().is_some_and(|thread| thread.push(connection));
+                // The handshake thread ends only when the server stops.
+                listener.connections -= usize::from(!is_sent);
+            }
+        }
         true
+    }
+
+    /// Adds a connection to the epoll set. Returns its token, or `None` if it had to be closed.
+    fn register(&mut self, index: usize, transport: LineTransport) -> Option<u64> {
+        let listener = &mut self.listeners[index];
+        let token = self.next_token;
+        let data = epoll::EventData::new_u64(token);
+        if let Err(error) = epoll::add(&self.epoll, &transport.socket, data, epoll::EventFlags::IN)
+        {
+            let socket = listener.counts.name();
+            tracing::warn!(socket, %error, "cannot register a connection with epoll");
+            listener.counts.discard(1);
+            listener.connections -= 1;
+            return None;
+        }
+        let active = (!listener.idle_timeout.is_zero()).then(Instant::now);
+        let lines = LineBuffer::default();
+        let connection = LineConnection { transport, listener: index, lines, active };
+        self.connections.insert(token, connection);
+        self.next_token += 1;
+        Some(token)
+    }
+
+    fn poll_handshakes(&mut self) {
+        let outcomes = self.handshakes.as_ref().map(HandshakeQueue::poll).unwrap_or_default();
+        outcomes.into_iter().for_each(|outcome| self.handle_outcome(outcome));
+    }
+
+    /// Reads a connection that the handshake thread admitted, or counts one less.
+    fn handle_outcome(&mut self, outcome: HandshakeOutcome) {
+        let Some(AdmittedConnection { transport, received }) = outcome.admitted else {
+            self.listeners[outcome.listener].connections -= 1;
+            return;
+        };
+        let Some(token) = self.register(outcome.listener, transport) else { return };
+        self.buffer[..received.len()].copy_from_slice(&received);
+        self.deliver_lines(token, received.len());
+        // TLS may have bytes, or the end of the stream, for which epoll does not report the socket.
+        self.read(token);
+    }
+
+    /// Closes connections without data for longer than their listener's limit, if it is time to
+    /// look for them.
+    fn close_idle(&mut self) {
+        let Some(idle) = &mut self.idle else { return };
+        let now = Instant::now();
+        if !idle.poll(now) {
+            return;
+        }
+        let is_idle = |connection: &LineConnection| {
+            let limit = self.listeners[connection.listener].idle_timeout;
+            let idle = |active| now.saturating_duration_since(active);
+            connection.active.is_some_and(|active| idle(active) >= limit)
+        };
+        let idle = self.connections.iter().filter(|(_, connection)| is_idle(connection));
+        let idle: Vec<u64> = idle.map(|(token, _)| *token).collect();
+        for token in idle {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                let counts = &self.listeners[connection.listener].counts;
+                let truncated = !connection.lines.remainder().is_empty();
+                counts.discard(u64::from(truncated));
+                tracing::debug!(socket = counts.name(), truncated, "idle connection closed");
+            }
+            self.close(token);
+        }
     }
 
     /// Reads a connection once. Returns the number of bytes read; 0 if there were none or it was
@@ -177,18 +320,19 @@ impl StreamReader {
         let counts = &self.listeners[connection.listener].counts;
         let from = connection.lines.restore_tail(&mut self.buffer);
         let room = from..from + READ_BYTES;
-        match rustix::io::read(&connection.socket, &mut self.buffer[room]) {
+        match connection.transport.read(&mut self.buffer[room]) {
             Ok(0) => {
                 deliver(connection.lines.remainder(), counts, &mut self.handlers);
                 self.close(token);
             }
             Ok(bytes) => {
-                let lines = connection.lines.split_lines(&self.buffer[..from + bytes]);
-                deliver(lines, counts, &mut self.handlers);
-                counts.discard(connection.lines.take_overlong());
+                if let Some(active) = &mut connection.active {
+                    *active = Instant::now();
+                }
+                self.deliver_lines(token, from + bytes);
                 return bytes;
             }
-            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) if is_temporary(&error) => {}
             Err(error) => {
                 // The incomplete last line of a broken connection may contain a truncated number.
                 let truncated = !connection.lines.remainder().is_empty();
@@ -200,12 +344,49 @@ impl StreamReader {
         0
     }
 
+    /// Passes on the complete lines in the first `filled` bytes of the buffer, which are the
+    /// connection's incomplete line and what it sent after that.
+    fn deliver_lines(&mut self, token: u64, filled: usize) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let counts = &self.listeners[connection.listener].counts;
+        let lines = connection.lines.split_lines(&self.buffer[..filled]);
+        deliver(lines, counts, &mut self.handlers);
+        counts.discard(connection.lines.take_overlong());
+    }
+
     /// Closes a connection; closing the descriptor also removes it from the epoll set.
     fn close(&mut self, token: u64) {
         if let Some(connection) = self.connections.remove(&token) {
             self.listeners[connection.listener].connections -= 1;
         }
     }
+}
+
+impl IdleSchedule {
+    /// Connections are closed at most a quarter later than the shortest limit demands.
+    fn new(shortest_limit: Duration, now: Instant) -> Self {
+        let interval = (shortest_limit / 4).max(Duration::from_millis(1));
+        Self { interval, next: now + interval }
+    }
+
+    fn time_until_next(&self, now: Instant) -> Timespec {
+        // Rounded up: epoll counts milliseconds.
+        timespec(self.next.saturating_duration_since(now) + Duration::from_millis(1))
+    }
+
+    /// Whether it is time to look for idle connections; if so, schedules the next time.
+    fn poll(&mut self, now: Instant) -> bool {
+        let is_expired = now >= self.next;
+        if is_expired {
+            self.next = now + self.interval;
+        }
+        is_expired
+    }
+}
+
+/// Whether reading may succeed later.
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Passes complete lines to the handlers as one packet.
@@ -216,6 +397,8 @@ fn deliver(lines: &[u8], counts: &SocketCounts, handlers: &mut PacketHandlers) {
     }
 }
 
+/// Maximum wait for the handshake thread to end once stopping is requested.
+const HANDSHAKES_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Placeholder in the event list that the kernel fills.

@@ -9,6 +9,7 @@
 use std::{
     io,
     mem::size_of,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsFd, AsRawFd},
     ptr, slice,
 };
@@ -25,6 +26,9 @@ pub(crate) struct PacketBatch {
     /// `headers`.
     _vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
+    /// The senders' addresses, one per buffer; empty if they are not needed. The kernel writes them
+    /// through `headers`.
+    senders: Box<[libc::sockaddr_storage]>,
     packet_bytes_max: usize,
     received: usize,
 }
@@ -49,7 +53,16 @@ impl PacketBatch {
             .iter_mut()
             .map(|vector| libc::mmsghdr { msg_hdr: header(vector), msg_len: 0 })
             .collect();
-        Self { rooms, _vectors: vectors, headers, packet_bytes_max, received: 0 }
+        let senders = Box::default();
+        Self { rooms, _vectors: vectors, headers, senders, packet_bytes_max, received: 0 }
+    }
+
+    /// Also receives the address of each packet's sender.
+    pub(crate) fn with_senders(mut self) -> Self {
+        // SAFETY: a plain C struct, for which all zeros means an unspecified address family.
+        let unspecified: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        self.senders = vec![unspecified; self.headers.len()].into();
+        self
     }
 
     /// Returns the distance between two buffers in bytes. It is not a power of two, because
@@ -73,9 +86,15 @@ impl PacketBatch {
     /// An error of `recvmmsg`, such as a pending ICMP error.
     pub(crate) fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         self.received = 0;
+        // The kernel replaces the length of each address buffer by the length of the address.
+        for (header, sender) in self.headers.iter_mut().zip(self.senders.iter_mut()) {
+            header.msg_hdr.msg_name = (&raw mut *sender).cast();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        }
         let room = libc::c_uint::try_from(self.headers.len()).unwrap_or(libc::c_uint::MAX);
-        // SAFETY: each header holds one vector, each vector one of our buffers of the stated size;
-        // all three live as long as `self`, which is borrowed exclusively.
+        // SAFETY: each header holds one vector, each vector one of our buffers of the stated size,
+        // and each header's name is null or one of our addresses of the stated size; all live as
+        // long as `self`, which is borrowed exclusively.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_fd().as_raw_fd(),
@@ -105,7 +124,11 @@ impl PacketBatch {
             // SAFETY: the kernel has written `msg_len` bytes to this buffer, within the allocation,
             // and writes again only in `receive`, which needs `self` exclusively.
             let bytes = unsafe { slice::from_raw_parts(base.add(packet * stride), bytes) };
-            ReceivedPacket { bytes, truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 }
+            ReceivedPacket {
+                bytes,
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                sender: self.senders.get(packet).and_then(ip_address),
+            }
         })
     }
 }
@@ -124,10 +147,32 @@ pub(crate) struct ReceivedPacket<'b> {
     pub(crate) bytes: &'b [u8],
     /// Whether the packet was longer than the buffer, so that the rest is lost.
     pub(crate) truncated: bool,
+    /// The address of the sender, with [`PacketBatch::with_senders`].
+    pub(crate) sender: Option<IpAddr>,
 }
 
-/// Returns a message header for one vector, without sender address and control data, which are not
-/// used.
+/// Returns the IP address that the kernel wrote; `None` if it is of another family.
+fn ip_address(storage: &libc::sockaddr_storage) -> Option<IpAddr> {
+    let storage = &raw const *storage;
+    // SAFETY: `sockaddr_storage` is larger than the struct of either family, is aligned for both,
+    // and all its bytes are initialized.
+    unsafe {
+        match i32::from((*storage).ss_family) {
+            libc::AF_INET => {
+                let address = (*storage.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
+                // In network order, so its bytes in memory are the address.
+                Some(Ipv4Addr::from(address.to_ne_bytes()).into())
+            }
+            libc::AF_INET6 => {
+                let address = (*storage.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr;
+                Some(Ipv6Addr::from(address).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns a message header for one vector, without sender address and control data.
 fn header(vector: &mut libc::iovec) -> libc::msghdr {
     // SAFETY: a plain C struct, for which all zeros means null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -225,6 +270,27 @@ mod tests {
         assert_eq!(packets, [(&b"a:1|c"[..], false), (b"", false), (b"a long o", true)]);
         assert_eq!(batch.receive(&server).unwrap(), 1);
         assert_eq!(batch.packets().next().unwrap().bytes, b"next");
+    }
+
+    #[test]
+    fn batch_returns_senders_on_request() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let server = UdpSocket::bind(any).unwrap();
+            let client = UdpSocket::bind(any).unwrap();
+            let mut batch = PacketBatch::new(4, 64).with_senders();
+            // Twice, because the kernel overwrites the lengths.
+            for _ in 0..2 {
+                client.send_to(b"a:1|c", server.local_addr().unwrap()).unwrap();
+                assert_eq!(batch.receive(&server).unwrap(), 1);
+                let sender = batch.packets().next().unwrap().sender;
+                assert_eq!(sender, Some(client.local_addr().unwrap().ip()));
+            }
+        }
+        let (server, client) = pair();
+        client.send(b"a:1|c").unwrap();
+        let mut batch = PacketBatch::new(4, 64);
+        assert_eq!(batch.receive(&server).unwrap(), 1);
+        assert_eq!(batch.packets().next().unwrap().sender, None);
     }
 
     #[test]

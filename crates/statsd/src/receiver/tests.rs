@@ -4,12 +4,15 @@ use std::{
     io::Write,
     net::{Shutdown, TcpStream, UdpSocket},
     os::unix::net::{UnixDatagram, UnixStream},
+    path::PathBuf,
     sync::mpsc::{Receiver, Sender, channel},
 };
 
 use parking_lot::Mutex;
 
 use super::*;
+
+mod access;
 
 /// Maximum wait for an expected event; tests do not depend on its value.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,11 +66,20 @@ impl TestReceiver {
 }
 
 fn udp(address: &str, readers: usize, buffer_bytes: usize) -> ListenSettings {
-    ListenSettings::Udp { address: address.parse().unwrap(), readers, buffer_bytes }
+    let allow = Vec::new();
+    ListenSettings::Udp { address: address.parse().unwrap(), readers, buffer_bytes, allow }
 }
 
-fn tcp(connections: usize) -> ListenSettings {
-    ListenSettings::Tcp { address: "127.0.0.1:0".parse().unwrap(), connections }
+fn tcp(limit: usize) -> ListenSettings {
+    let mut listen = ListenSettings::tcp("127.0.0.1:0".parse().unwrap());
+    if let ListenSettings::Tcp { connections, .. } = &mut listen {
+        *connections = limit;
+    }
+    listen
+}
+
+fn unixgram(path: PathBuf) -> ListenSettings {
+    ListenSettings::Unixgram { path, mode: None, owner: None, buffer_bytes: 1 << 20 }
 }
 
 fn client(server: SocketAddr) -> UdpSocket {
@@ -95,8 +107,8 @@ fn all_socket_types_receive_samples() {
         udp("127.0.0.1:0", 1, 1 << 20),
         udp("[::1]:0", 1, 1 << 20),
         tcp(8),
-        ListenSettings::Unixgram { path: path("datagram"), mode: None, buffer_bytes: 1 << 20 },
-        ListenSettings::Unix { path: path("stream"), mode: Some(0o600), connections: 8 },
+        unixgram(path("datagram")),
+        ListenSettings::unix(path("stream"), Some(0o600)),
     ]);
     client(server.address(0)).send(b"v4:1|c").unwrap();
     assert_eq!(server.next(), "v4:1|c");
@@ -144,9 +156,8 @@ fn kernel_drops_are_counted_and_ledger_balances() {
 fn stop_drains_socket_buffers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("datagram");
-    let unixgram =
-        ListenSettings::Unixgram { path: path.clone(), mode: None, buffer_bytes: 1 << 20 };
-    let server = TestReceiver::open(&[udp("127.0.0.1:0", 1, 1 << 20), unixgram, tcp(8)]);
+    let listen = [udp("127.0.0.1:0", 1, 1 << 20), unixgram(path.clone()), tcp(8)];
+    let server = TestReceiver::open(&listen);
     let client = client(server.address(0));
     let mut stream = TcpStream::connect(server.address(2)).unwrap();
     let gate = server.gate.lock();

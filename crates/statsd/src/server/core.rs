@@ -16,7 +16,7 @@ use crate::{
     ledger::{LossAccount, LossLedger},
     proxy::StatsdProxy,
     self_metrics::BackendFigures,
-    settings::StatsdSettings,
+    settings::{BackendSettings, StatsdSettings},
 };
 
 /// The state shared by the flush thread, the management port and the health endpoint.
@@ -25,7 +25,7 @@ pub(crate) struct ServerCore {
     config_lines: RwLock<Vec<String>>,
     registry: Mutex<KeyRegistry>,
     ledger: Arc<dyn LossLedger>,
-    statuses: Vec<(&'static str, BackendStatus)>,
+    statuses: RwLock<Vec<(&'static str, BackendStatus)>>,
     repeater: Mutex<Option<PacketRepeater>>,
     proxy: Option<StatsdProxy>,
     healthy: AtomicBool,
@@ -57,7 +57,7 @@ impl ServerCore {
             config_lines: RwLock::new(config_lines),
             registry: Mutex::new(registry),
             ledger,
-            statuses,
+            statuses: RwLock::new(statuses),
             repeater: Mutex::new(repeater),
             proxy,
             started,
@@ -117,7 +117,21 @@ impl ServerCore {
         let repeater = self.repeater.lock();
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
         let proxy = self.proxy.as_ref().map(|proxy| ("proxy", proxy.status()));
-        self.statuses.iter().cloned().chain(repeater).chain(proxy).collect()
+        let backends = self.statuses.read().clone();
+        backends.into_iter().chain(repeater).chain(proxy).collect()
+    }
+
+    /// Records new settings of the backends, except the repeater's, and the status of each backend.
+    pub(crate) fn set_backends(
+        &self,
+        backends: &BackendSettings,
+        statuses: Vec<(&'static str, BackendStatus)>,
+    ) {
+        let mut settings = self.settings.write();
+        let repeater = settings.backends.repeater.clone();
+        let backends = BackendSettings { repeater, ..backends.clone() };
+        *settings = Arc::new(StatsdSettings { backends, ..StatsdSettings::clone(&settings) });
+        *self.statuses.write() = statuses;
     }
 
     /// Takes the repeater out, to finish it.
@@ -142,7 +156,7 @@ impl ServerCore {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Implements [`super::StatsdServer::reload`].
+    /// Implements [`super::StatsdServer::reload`], except for the backends.
     pub(crate) fn reload(
         &self,
         new: &StatsdSettings,
@@ -158,13 +172,14 @@ impl ServerCore {
             ("limits", old.limits != new.limits),
             ("log", old.log != new.log),
             ("dump-messages", old.dump_messages != new.dump_messages),
-            ("backends", old.backends != new.backends),
+            ("backends.repeater", old.backends.repeater != new.backends.repeater),
             ("proxy", old.proxy != new.proxy),
         ];
         let live = StatsdSettings {
             aggregation: new.aggregation.clone(),
             key_flush: new.key_flush.clone(),
             shutdown_timeout: new.shutdown_timeout,
+            reload_on_change: new.reload_on_change,
             healthy: new.healthy,
             ..StatsdSettings::clone(&old)
         };

@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::self_metrics::SelfMetrics;
+use crate::{
+    self_metrics::SelfMetrics,
+    settings::{SetOverflow, StatsdLimits},
+};
 
 /// Minimum time between warnings about sets at their limit.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
@@ -18,7 +21,7 @@ pub(super) struct ThrottledNotices {
 
 impl ThrottledNotices {
     /// Checks the server's own metrics after a flush, and logs notices.
-    pub(super) fn flushed(&mut self, self_metrics: &SelfMetrics, members_max: usize) {
+    pub(super) fn flushed(&mut self, self_metrics: &SelfMetrics, limits: &StatsdLimits) {
         if self_metrics.events_total + self_metrics.checks_total > 0 && !self.events {
             self.events = true;
             tracing::warn!(
@@ -38,11 +41,19 @@ impl ThrottledNotices {
         let is_expired = self.capped.is_none_or(|last| last.elapsed() >= REPEAT_INTERVAL);
         if let Some(set) = self_metrics.capped_set.as_ref().filter(|_| is_expired) {
             self.capped = Some(Instant::now());
-            tracing::warn!(
-                set = %set,
-                "a set exceeds {members_max} members in one interval, further members are not \
-                 counted: raise limits.set-members"
-            );
+            let members_max = limits.set_members;
+            match limits.set_overflow {
+                SetOverflow::Estimate => tracing::info!(
+                    set = %set,
+                    "a set exceeds {members_max} members in one interval: its number of members is \
+                     an estimate"
+                ),
+                SetOverflow::Refuse => tracing::warn!(
+                    set = %set,
+                    "a set exceeds {members_max} members in one interval, further members are not \
+                     counted: raise limits.set-members"
+                ),
+            }
         }
     }
 }

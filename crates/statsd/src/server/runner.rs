@@ -13,7 +13,7 @@ use std::{
     io,
     sync::{
         Arc,
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, TryRecvError},
     },
     thread,
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::{
     backends::{
         BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
-        SPOOL_BATCHES, chain,
+        SPOOL_BATCHES, StopDeadline, chain,
     },
     flush::FlushSnapshot,
 };
@@ -43,6 +43,9 @@ pub(super) struct BackendRunner {
     status: BackendStatus,
     joins: bool,
     queue: Arc<SnapshotQueue>,
+    /// Ends a long flush when the backend is being stopped.
+    stop: Option<StopDeadline>,
+    is_finishing: bool,
     ended: Receiver<Result<(), String>>,
 }
 
@@ -70,7 +73,8 @@ struct SnapshotQueueState {
     waiting: VecDeque<Arc<FlushSnapshot>>,
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
-    finish: Option<(Arc<FlushSnapshot>, Instant)>,
+    /// The request to finish: the last interval, if there is one, and the deadline.
+    finish: Option<(Option<Arc<FlushSnapshot>>, Instant)>,
     /// Whether the queue is closed, because the server was dropped, or the backend is finishing or
     /// its thread has ended.
     closed: bool,
@@ -90,7 +94,7 @@ impl SnapshotQueueState {
 /// A job of the backend's thread.
 enum BackendJob {
     Flush(Arc<FlushSnapshot>),
-    Finish(Arc<FlushSnapshot>, Instant),
+    Finish(Option<Arc<FlushSnapshot>>, Instant),
 }
 
 impl SnapshotQueue {
@@ -176,6 +180,7 @@ impl BackendRunner {
                 status.set(first, seconds);
             }
         }
+        let stop = backend.stop_deadline();
         let queue = Arc::new(SnapshotQueue::default());
         let (end, ended) = mpsc::channel();
         let (account, jobs) = (status.clone(), QueueCloser(Arc::clone(&queue)));
@@ -183,7 +188,7 @@ impl BackendRunner {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, joins, queue, ended })
+        Ok(Self { name, status, joins, queue, stop, is_finishing: false, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -209,12 +214,16 @@ impl BackendRunner {
         queued
     }
 
-    /// Queues the last interval and makes the backend finish.
+    /// Queues the last interval, if there is one, and makes the backend finish.
     pub(super) fn finish(
         mut self,
-        snapshot: Arc<FlushSnapshot>,
+        snapshot: Option<Arc<FlushSnapshot>>,
         deadline: Instant,
     ) -> PendingFinish {
+        self.is_finishing = true;
+        if let Some(stop) = &self.stop {
+            stop.set(deadline);
+        }
         self.queue.lock().finish = Some((snapshot, deadline));
         self.queue.changed.notify_one();
         // Moves the receiver out of the runner, which is dropped at the end of this function.
@@ -225,13 +234,13 @@ impl BackendRunner {
 
 impl Drop for BackendRunner {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
-        // A runner that is finishing closes the queue itself.
-        if state.finish.is_none() {
-            state.closed = true;
+        // The thread of a backend that is finishing closes the queue itself.
+        if !self.is_finishing {
+            if let Some(stop) = &self.stop {
+                stop.set(Instant::now());
+            }
+            self.queue.close();
         }
-        drop(state);
-        self.queue.changed.notify_one();
     }
 }
 
@@ -245,6 +254,19 @@ impl Drop for QueueCloser {
 }
 
 impl PendingFinish {
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the result if the backend has finished.
+    pub(super) fn poll(&self) -> Option<Result<(), String>> {
+        match self.ended.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err("the backend's thread ended".to_owned())),
+        }
+    }
+
     /// Waits until the backend has finished, or until `deadline`. Returns the backend's name and
     /// the error, if there is one.
     pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
@@ -266,7 +288,8 @@ fn run(
             // Frees the snapshot's memory before the queue has room for another.
             BackendJob::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
             BackendJob::Finish(snapshot, deadline) => {
-                let flushed = flush(&mut *backend, status, &snapshot);
+                let last = snapshot.map(|snapshot| flush(&mut *backend, status, &snapshot));
+                let flushed = last.unwrap_or(Ok(()));
                 let timeout = deadline.saturating_duration_since(Instant::now());
                 let finished = backend.finish(timeout).map_err(|error| chain(&error));
                 return flushed.and(finished);
@@ -347,7 +370,7 @@ mod tests {
             panic!("an interval must be waiting")
         };
         let hits = snapshot.counters.iter().find(|counter| counter.name.key() == "api.hits");
-        assert_eq!(hits.map(|hits| (hits.value, hits.rate)), Some((300.0, 3.0)));
+        assert_eq!(hits.map(|hits| (hits.value, snapshot.rate(hits))), Some((300.0, 3.0)));
         // The next interval waits while the first is in progress.
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Queued);
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Joined);

@@ -52,7 +52,7 @@ impl MetricBackend for RecordingBackend {
 fn settings() -> StatsdSettings {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     StatsdSettings {
-        listen: vec![ListenSettings::Udp { address: any, readers: 1, buffer_bytes: 1 << 20 }],
+        listen: vec![ListenSettings::udp(any)],
         management: Some(any),
         health: Some(any),
         flush_interval: Duration::from_secs(3600),
@@ -239,4 +239,172 @@ fn busy_backend_delivers_every_increment() {
     assert_eq!(server.stop().undelivered, []);
     assert_eq!(*total.lock(), f64::from(sent));
     assert_eq!(status.get("flushes_dropped"), None);
+}
+
+/// Settings with a file backend, and maybe more sections.
+fn with_file(folder: &std::path::Path, sections: &str) -> StatsdSettings {
+    let file = folder.join("file").display().to_string();
+    let text = format!("[backends.file]\npath = '{file}'\n{sections}");
+    let read: StatsdSettings = toml::from_str(&text).unwrap();
+    StatsdSettings {
+        flush_interval: Duration::from_millis(200),
+        backends: read.backends,
+        ..settings()
+    }
+}
+
+fn start_reloadable(settings: StatsdSettings) -> StatsdServer {
+    StatsdServer::start(ServerParts {
+        settings,
+        environment: Some(Environment::empty()),
+        ..ServerParts::default()
+    })
+    .unwrap()
+}
+
+/// The sum of a counter in the lines of a file backend.
+fn sum_in(path: &std::path::Path, key: &str) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let values = text.lines().filter_map(|line| line.strip_prefix(&format!("c\t{key}\t")));
+    values.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+fn reload_starts_and_stops_backends_and_leaves_others_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "sh', '-c', 'cat >> \"$0\"', '";
+    let exec = |name: &str| {
+        let path = folder.path().join(name).display().to_string();
+        format!("[[backends.exec]]\ncommand = ['{script}{path}']\n")
+    };
+    let server = start_reloadable(with_file(folder.path(), &exec("one")));
+    let status = |kind: &str| {
+        let statuses = server.core.statuses();
+        statuses.into_iter().find(|(name, _)| *name == kind).unwrap().1
+    };
+    status("file").set("mark", 1.0);
+    status("exec").set("mark", 1.0);
+    send(&server, &[b"before:1|c"]);
+    let input = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    howdah_lab::wait_until("the first program to run", TEST_TIMEOUT, || {
+        input("one").contains("counts.before|1|")
+    });
+
+    let changed = with_file(folder.path(), &exec("two"));
+    assert!(server.reload(&changed, Vec::new()).is_empty());
+    assert_eq!(status("file").get("mark"), Some(1.0), "the same backend");
+    assert_eq!(status("exec").get("mark"), None, "another backend");
+    send(&server, &[b"after:1|c"]);
+    howdah_lab::wait_until("the second program to run", TEST_TIMEOUT, || {
+        input("two").contains("counts.after|1|")
+    });
+    assert!(!input("one").contains("after"), "{}", input("one"));
+
+    // Without the section, its backend ends, and nothing else does.
+    assert!(server.reload(&with_file(folder.path(), ""), Vec::new()).is_empty());
+    assert_eq!(server.core.statuses().len(), 1);
+    send(&server, &[b"last:1|c"]);
+    let report = server.stop();
+    assert_eq!(report.undelivered, []);
+    assert!(!input("two").contains("last"));
+    let file = folder.path().join("file");
+    for key in ["before", "after", "last"] {
+        assert!((sum_in(&file, key) - 1.0).abs() < f64::EPSILON, "{key}");
+    }
+}
+
+#[test]
+fn removed_backend_delivers_queued_intervals_without_delaying_flushes() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().display().to_string();
+    // The program waits for the gate before it reads its input.
+    let script = r#"until [ -e "$0/gate" ]; do sleep 0.05; done; cat >> "$0/input""#;
+    let exec = format!(
+        "[[backends.exec]]\ntimeout = '60s'\ncommand = ['sh', '-c', '{script}', '{name}']\n"
+    );
+    let server = start_reloadable(with_file(folder.path(), &exec));
+    let exec = server.core.statuses().into_iter().find(|(name, _)| *name == "exec").unwrap().1;
+    howdah_lab::wait_until("a full queue", TEST_TIMEOUT, || exec.get("flushes_dropped").is_some());
+    let settings =
+        StatsdSettings { shutdown_timeout: TEST_TIMEOUT, ..with_file(folder.path(), "") };
+    assert!(server.reload(&settings, Vec::new()).is_empty());
+    let file = folder.path().join("file");
+    let flushes = || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.matches("c\tstatsd.packets_received\t").count()
+    };
+    let before = flushes();
+    howdah_lab::wait_until("flushes to the other backend", TEST_TIMEOUT, || flushes() > before + 2);
+    assert!(!folder.path().join("input").exists(), "the removed backend still waits");
+    std::fs::write(folder.path().join("gate"), "").unwrap();
+    let delivered = || {
+        let input = std::fs::read_to_string(folder.path().join("input")).unwrap_or_default();
+        input.matches("counts.statsd.packets_received|").count()
+    };
+    howdah_lab::wait_until("the queued intervals", TEST_TIMEOUT, || delivered() == 3);
+    assert_eq!(server.stop().undelivered, []);
+    assert_eq!(delivered(), 3, "the last flush is not for removed backends");
+}
+
+#[test]
+fn changed_prometheus_section_keeps_its_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let prometheus = |keys: &str| {
+        with_file(folder.path(), &format!("[backends.prometheus]\nlisten = '{address}'\n{keys}"))
+    };
+    let server = start_reloadable(prometheus(""));
+    let scrape = || request(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    send(&server, &[b"t:10|ms"]);
+    howdah_lab::wait_until("a summary", TEST_TIMEOUT, || scrape().contains("t_seconds{quantile="));
+
+    let changed = prometheus("timers = 'histogram'\nbuckets = [1.0]\n");
+    assert!(server.reload(&changed, Vec::new()).is_empty());
+    scrape();
+    send(&server, &[b"t:10|ms"]);
+    howdah_lab::wait_until("a histogram", TEST_TIMEOUT, || {
+        scrape().contains("t_seconds_bucket{le=")
+    });
+
+    // A section that cannot be used leaves the endpoint as it is.
+    let wrong = prometheus("buckets = [2.0, 1.0]\n");
+    assert!(server.reload(&wrong, Vec::new()).is_empty());
+    assert!(scrape().contains("t_seconds_bucket{le="));
+    assert_eq!(server.core.settings().backends, changed.backends);
+
+    assert!(server.reload(&with_file(folder.path(), ""), Vec::new()).is_empty());
+    howdah_lab::wait_until("the port to close", TEST_TIMEOUT, || {
+        TcpStream::connect(address).is_err()
+    });
+    assert_eq!(server.stop().undelivered, []);
+}
+
+#[test]
+fn new_backend_gets_names_as_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start_reloadable(with_file(folder.path(), ""));
+    send(&server, &[b"hits:1|c|#city:Z\xc3\xbcrich"]);
+    let path = folder.path().join("json").display().to_string();
+    let exec = format!(
+        "[[backends.exec]]\ncommand = ['sh', '-c', 'cat >> \"$0\"', '{path}']\nformat = 'json'\n"
+    );
+    assert!(server.reload(&with_file(folder.path(), &exec), Vec::new()).is_empty());
+    send(&server, &[b"hits:1|c|#city:Z\xc3\xbcrich"]);
+    howdah_lab::wait_until("the tag as it was sent", TEST_TIMEOUT, || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let mut tags = lines.map(|line: serde_json::Value| line["tags"]["city"].clone());
+        tags.any(|city| city == "Z\u{fc}rich")
+    });
+    assert_eq!(server.stop().undelivered, []);
+}
+
+#[test]
+fn backends_given_by_caller_need_restart() {
+    let backend = RecordingBackend::default();
+    let server = start(settings(), &backend);
+    let folder = tempfile::tempdir().unwrap();
+    let new = StatsdSettings { backends: with_file(folder.path(), "").backends, ..settings() };
+    assert_eq!(server.reload(&new, Vec::new()), ["backends"]);
 }

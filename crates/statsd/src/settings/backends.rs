@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The settings of all backends: `[statsd.backends]`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BackendSettings {
     /// `[[statsd.backends.graphite]]`: sends text lines or pickles to Carbon.
@@ -19,16 +19,20 @@ pub struct BackendSettings {
     pub repeater: Vec<RepeaterSettings>,
     /// `[statsd.backends.prometheus]`: an endpoint for scrapes.
     pub prometheus: Option<PrometheusSettings>,
+    /// `[[statsd.backends.remote-write]]`: sends the same values by Prometheus' remote write.
+    pub remote_write: Vec<RemoteWriteSettings>,
     /// `[[statsd.backends.influx]]`: sends line protocol over HTTP.
     pub influx: Vec<InfluxSettings>,
     /// `[[statsd.backends.otlp]]`: sends OpenTelemetry's protocol over HTTP.
     pub otlp: Vec<OtlpSettings>,
     /// `[[statsd.backends.postgres]]`: copies values into a partitioned table.
     pub postgres: Vec<PostgresSettings>,
+    /// `[[statsd.backends.exec]]`: passes values to a program.
+    pub exec: Vec<ExecSettings>,
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GraphiteSettings {
     /// Host name or address. If empty, values are discarded.
@@ -86,7 +90,7 @@ impl Default for GraphiteSettings {
 }
 
 /// The protocol for Carbon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GraphiteProtocol {
     /// One line per value.
@@ -97,7 +101,7 @@ pub enum GraphiteProtocol {
 }
 
 /// The settings of the console backend, which prints each interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ConsoleSettings {
     /// Print five levels deep and in colour.
@@ -105,7 +109,7 @@ pub struct ConsoleSettings {
 }
 
 /// The settings of the file backend, which appends one line per value to a file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileSettings {
     /// Path of the file to append to.
@@ -116,7 +120,7 @@ pub struct FileSettings {
 }
 
 /// The settings of the repeater for one receiver, to which it forwards every packet unchanged.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RepeaterSettings {
     /// Host name or address.
@@ -129,7 +133,7 @@ pub struct RepeaterSettings {
 }
 
 /// The protocol by which the repeater sends packets to its receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RepeaterProtocol {
     /// Datagrams over IPv4.
@@ -142,7 +146,7 @@ pub enum RepeaterProtocol {
 }
 
 /// The settings of the Prometheus backend, an endpoint for scrapes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PrometheusSettings {
     /// Address that serves `/metrics`; port 0 selects a free port.
@@ -188,8 +192,88 @@ impl Default for PrometheusSettings {
     }
 }
 
+/// The settings of the remote-write backend, which sends what a scrape would have.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RemoteWriteSettings {
+    /// The endpoint: `http://host:9090/api/v1/write`.
+    pub url: String,
+    /// Labels added to each series, unless it has a label with the same name.
+    pub labels: BTreeMap<String, String>,
+    /// See [`PrometheusSettings::timers`].
+    pub timers: ObserverType,
+    /// See [`PrometheusSettings::quantiles`].
+    pub quantiles: Vec<f64>,
+    /// See [`PrometheusSettings::quantile_age`].
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub quantile_age: Duration,
+    /// See [`PrometheusSettings::buckets`].
+    pub buckets: Vec<f64>,
+    /// A mapping file in statsd_exporter's format.
+    pub mapping: Option<PathBuf>,
+    /// Series idle for this long are removed; never if zero.
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub ttl: Duration,
+    /// Maximum number of keys; values of further ones are dropped and counted.
+    pub series_max: usize,
+    /// File that contains a bearer token, if the server requires one.
+    pub token_file: Option<PathBuf>,
+    /// File with root certificates for https. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Maximum bytes spooled while the receiver is unreachable.
+    pub spool_bytes: usize,
+}
+
+impl RemoteWriteSettings {
+    /// Returns the settings of an endpoint with the same values.
+    pub(crate) fn values(&self) -> PrometheusSettings {
+        PrometheusSettings {
+            timers: self.timers,
+            quantiles: self.quantiles.clone(),
+            quantile_age: self.quantile_age,
+            buckets: self.buckets.clone(),
+            mapping: self.mapping.clone(),
+            ttl: self.ttl,
+            series_max: self.series_max,
+            ..PrometheusSettings::default()
+        }
+    }
+}
+
+impl Default for RemoteWriteSettings {
+    fn default() -> Self {
+        let values = PrometheusSettings::default();
+        Self {
+            url: String::new(),
+            labels: BTreeMap::new(),
+            timers: values.timers,
+            quantiles: values.quantiles,
+            quantile_age: values.quantile_age,
+            buckets: values.buckets,
+            mapping: values.mapping,
+            ttl: values.ttl,
+            series_max: values.series_max,
+            token_file: None,
+            ca_file: None,
+            spool_bytes: spool(),
+        }
+    }
+}
+
+/// Omits the URL's query, which may contain a password.
+impl fmt::Debug for RemoteWriteSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.url.split('?').next().unwrap_or_default();
+        f.debug_struct("RemoteWriteSettings")
+            .field("url", &url)
+            .field("labels", &self.labels)
+            .field("token_file", &self.token_file)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The Prometheus metric type of timers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ObserverType {
     /// Quantiles, sum and count.
@@ -200,7 +284,7 @@ pub enum ObserverType {
 }
 
 /// The settings of the InfluxDB backend, which sends line protocol over HTTP.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InfluxSettings {
     /// The write endpoint with its parameters: `http://host:8086/api/v2/write?org=o&bucket=b`,
@@ -215,6 +299,13 @@ pub struct InfluxSettings {
     pub spool_bytes: usize,
 }
 
+impl InfluxSettings {
+    /// Creates settings for a write endpoint, with defaults for the rest.
+    pub fn new(url: String) -> Self {
+        Self { url, token_file: None, ca_file: None, spool_bytes: spool() }
+    }
+}
+
 /// Omits the URL's query, which may contain a password.
 impl fmt::Debug for InfluxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -227,7 +318,7 @@ impl fmt::Debug for InfluxSettings {
 }
 
 /// The settings of the OTLP backend, which sends OpenTelemetry's protocol over HTTP with protobuf.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtlpSettings {
     /// The endpoint: `http://host:4318/v1/metrics`.
@@ -247,8 +338,22 @@ pub struct OtlpSettings {
     pub spool_bytes: usize,
 }
 
+impl OtlpSettings {
+    /// Creates settings for an endpoint, with defaults for the rest.
+    pub fn new(url: String) -> Self {
+        Self {
+            url,
+            temporality: Temporality::default(),
+            resource: BTreeMap::new(),
+            token_file: None,
+            ca_file: None,
+            spool_bytes: spool(),
+        }
+    }
+}
+
 /// The values that OTLP sums and histograms include.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temporality {
     /// All values since the key was first received.
@@ -259,7 +364,7 @@ pub enum Temporality {
 }
 
 /// The settings of the PostgreSQL backend, which copies values into a partitioned table.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PostgresSettings {
     /// Connection URI or keyword/value string. Prefer a password file for the password.
@@ -281,6 +386,20 @@ pub struct PostgresSettings {
     pub spool_bytes: usize,
 }
 
+impl PostgresSettings {
+    /// Creates settings for a connection string, with defaults for the rest.
+    pub fn new(connection: String) -> Self {
+        Self {
+            connection,
+            table: table(),
+            partition: Partition::default(),
+            retention: Duration::ZERO,
+            format: PostgresCopyFormat::default(),
+            spool_bytes: spool(),
+        }
+    }
+}
+
 /// Omits the connection string, which may contain a password.
 impl fmt::Debug for PostgresSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -294,7 +413,7 @@ impl fmt::Debug for PostgresSettings {
 }
 
 /// The time range of a partition, in UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
     /// One hour, from full hour to full hour.
@@ -307,7 +426,7 @@ pub enum Partition {
 }
 
 /// The format in which rows are copied with COPY.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PostgresCopyFormat {
     /// PostgreSQL's binary format, which is cheaper for the server.
@@ -325,9 +444,71 @@ fn spool() -> usize {
     16 << 20
 }
 
+/// The settings of the exec backend, which starts a program for each flush.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExecSettings {
+    /// The program and its arguments. No shell is involved.
+    pub command: Vec<String>,
+    /// Format of the program's input.
+    #[serde(default)]
+    pub format: ExecFormat,
+    /// Maximum time for one run; then the program and its children are ended.
+    #[serde(default = "program_timeout", with = "howdah_settings::milliseconds")]
+    pub timeout: Duration,
+    /// Maximum bytes spooled while the program fails. With 0, values are dropped immediately.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+impl ExecSettings {
+    /// Returns the program's name, without its folder.
+    pub fn program(&self) -> &str {
+        let path = self.command.first().map_or("", String::as_str);
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    /// Returns the rule that the settings violate, if any.
+    pub(super) fn violation(&self) -> Option<&'static str> {
+        if self.program().is_empty() {
+            Some("command must name a program: [\"/usr/local/bin/sink\", \"--option\"]")
+        } else if self.timeout.as_millis() == 0 {
+            Some("timeout must be at least a millisecond")
+        } else {
+            None
+        }
+    }
+}
+
+/// Omits the arguments, which may contain passwords.
+impl fmt::Debug for ExecSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecSettings")
+            .field("program", &self.program())
+            .field("format", &self.format)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The format of a program's input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecFormat {
+    /// `key|value|timestamp`, as statsite's `stream_cmd`.
+    #[default]
+    Lines,
+    /// One JSON object per metric and line.
+    Json,
+}
+
+fn program_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
 /// The settings of the proxy, which distributes keys over other statsd servers by consistent
 /// hashing.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxySettings {
     /// The servers over which the proxy distributes keys.
@@ -342,7 +523,7 @@ fn check_interval() -> Duration {
 }
 
 /// A statsd server to which the proxy distributes keys.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxyNodeSettings {
     /// Host name or address.

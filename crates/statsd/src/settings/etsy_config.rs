@@ -19,8 +19,8 @@ use super::{
     BackendSettings, Bin, ConsoleSettings, GraphiteProtocol, GraphiteSettings, HistogramRule,
     ListenSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol, RepeaterSettings,
     StatsdLogLevel, StatsdSettings,
-    file::{ParsedSettings, SettingsFormat},
     literal::{self, ExpressionContext, Literal, LiteralEntry, LiteralNode},
+    parsed::{ParsedSettings, SettingsFormat},
 };
 use crate::js::JsNumber;
 
@@ -36,6 +36,8 @@ pub(super) fn read(
         return Err(wrong(root.line, "the settings must be one object { … }".to_owned()));
     };
     let mut reader = EtsyConfigReader { path: file.to_owned(), ..EtsyConfigReader::default() };
+    // Etsy's server watches its file unless the file says otherwise.
+    reader.settings.reload_on_change = true;
     for entry in entries {
         reader.read_entry(entry);
     }
@@ -49,11 +51,12 @@ pub(super) fn read(
         format: SettingsFormat::Literal,
         warnings: reader.warnings,
         config_lines,
+        mapping: None,
     })
 }
 
 /// The reason why a value is invalid.
-type ValueProblem = String;
+pub(super) type ValueProblem = String;
 
 /// Whether a section supports a key.
 type IsKnown = bool;
@@ -203,10 +206,7 @@ impl EtsyConfigReader {
             "title" => {
                 return Ok(Some("not supported: the process name is not changed".to_owned()));
             }
-            "automaticConfigReload" if !truthy(value) => {}
-            "automaticConfigReload" => {
-                return Ok(Some("not supported: send SIGHUP to reload the file".to_owned()));
-            }
+            "automaticConfigReload" => settings.reload_on_change = truthy(value),
             "nodes" => {
                 self.nodes = list(value)?.iter().map(node).collect::<Result<_, _>>()?;
                 if self.nodes.is_empty() {
@@ -521,7 +521,7 @@ fn text(value: &LiteralNode) -> Result<String, ValueProblem> {
 }
 
 /// Converts a number, or a string that contains one, to a double.
-fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
+pub(super) fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
     match &value.value {
         Literal::Number(number) if number.is_finite() => Ok(*number),
         Literal::Number(number) => Err(format!("{} is not a finite number", JsNumber(*number))),

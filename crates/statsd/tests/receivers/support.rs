@@ -126,11 +126,7 @@ pub(crate) fn serve_with_timeout(
     timeout: Duration,
 ) -> StatsdServer {
     let settings = StatsdSettings {
-        listen: vec![ListenSettings::Udp {
-            address: ([127, 0, 0, 1], 0).into(),
-            readers: 1,
-            buffer_bytes: 1 << 20,
-        }],
+        listen: vec![ListenSettings::udp(([127, 0, 0, 1], 0).into())],
         management: None,
         flush_interval: interval,
         shutdown_timeout: timeout,

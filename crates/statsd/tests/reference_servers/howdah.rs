@@ -39,7 +39,7 @@ fn flattened(snapshot: &FlushSnapshot) -> BTreeMap<String, f64> {
     let mut flat = BTreeMap::new();
     for counter in &snapshot.counters {
         flat.insert(format!("counters/{}", counter.name), counter.value);
-        flat.insert(format!("counter_rates/{}", counter.name), counter.rate);
+        flat.insert(format!("counter_rates/{}", counter.name), snapshot.rate(counter));
     }
     for timer in &snapshot.timers {
         for (field, value) in &timer.fields {

@@ -164,7 +164,7 @@ impl TestedServer {
             settings,
             config_lines: read.config_lines,
             backends,
-            observers: Vec::new(),
+            ..ServerParts::default()
         };
         Self { udp, management, _server: StatsdServer::start(parts).unwrap() }
     }

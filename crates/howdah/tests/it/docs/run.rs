@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 50] = [
+const MANNERS: [(&str, Manner); 51] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -64,6 +64,7 @@ const MANNERS: [(&str, Manner); 50] = [
     ("--scale 250", Elsewhere("it needs 4 GB of data")),
     ("ssh -fN", Elsewhere("it needs another host")),
     ("--tls-client-ca", Elsewhere("top_agent::* have certificates")),
+    ("openssl s_client", Elsewhere("program_of_openssl_can_send, of howdah-statsd")),
     ("--agent-ca", Elsewhere("top_agent::* have certificates")),
     ("howdah agent", Serves("agent: ")),
     ("warm benchmark", Watches(1)),
@@ -73,6 +74,7 @@ const MANNERS: [(&str, Manner); 50] = [
     ("pool import", Ends),
     ("pool advise", Ends),
     ("statsd --check", Ends),
+    ("statsd import", Ends),
     ("howdah pool", Serves("listening: ")),
     ("howdah statsd", Serves("management: ")),
     ("report serve", Serves("http://")),

@@ -128,7 +128,7 @@ impl<'s> GraphiteEncoder<'s> {
     pub(super) fn metrics(&mut self, snapshot: &FlushSnapshot, spaces: &Namespaces, counts: bool) {
         let time = snapshot.timestamp;
         for counter in &snapshot.counters {
-            let (name, rate) = (&counter.name, counter.rate);
+            let (name, rate) = (&counter.name, snapshot.rate(counter));
             if spaces.legacy {
                 self.metric(&spaces.counter, name, "", &spaces.suffix, rate, time);
                 if counts {

@@ -245,6 +245,7 @@ fn many_gauges(count: u32) -> Arc<FlushSnapshot> {
     let gauge = |n: u32| crate::flush::GaugeMetric {
         name: crate::MetricName::new(&format!("many.{n}.with.a.name.of.usual.length")),
         merged: false,
+        idle: false,
         value: f64::from(n),
     };
     snapshot.gauges = (0..count).map(gauge).collect();
@@ -279,8 +280,8 @@ fn receiver_that_never_hangs_up_gets_every_flush() {
         let interval = Duration::from_millis(40);
         graphite.flush(&Arc::new(FlushSnapshot { interval, ..snapshot_at(1000 + time) })).unwrap();
         let (peer, text) = connections.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(text.contains(&format!("stats.api.hits 3 {}\n", 1000 + time)), "{text}");
-        assert!(!text.contains(&format!("stats.api.hits 3 {}\n", 999 + time)), "sent again");
+        assert!(text.contains(&format!("stats.api.hits 750 {}\n", 1000 + time)), "{text}");
+        assert!(!text.contains(&format!("stats.api.hits 750 {}\n", 999 + time)), "sent again");
         open.push(peer);
     }
     assert_eq!(graphite.status().get("lost_values"), Some(0.0));

@@ -24,7 +24,7 @@ pub(super) fn encode(snapshot: &FlushSnapshot, format: PostgresCopyFormat, sink:
     for counter in snapshot.counters_as_sent() {
         rows.metric("counter", &counter.name);
         rows.add("count", counter.value);
-        rows.add("rate", counter.rate);
+        rows.add("rate", snapshot.rate(counter));
     }
     for timer in snapshot.timers_as_sent() {
         rows.metric("timer", &timer.name);

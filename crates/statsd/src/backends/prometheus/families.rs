@@ -9,37 +9,39 @@
 //!  key ──hash──► KeyPlacement ──index──► PrometheusSeries ──index──► PrometheusFamily
 //! ```
 //!
-//! All three are stored in flat tables, because there may be a million of each: an untagged counter
-//! takes about 250 bytes plus the text of its key, which it shares with the registry.
+//! All three are stored in flat tables that refer to each other by index, because there may be a
+//! million of each: an untagged counter takes about 100 bytes. It has no text here. Its key is
+//! shared with the registry, and its name and help are derived from the key when they are needed.
+//! Labels are stored in one text.
 
 use std::{
-    collections::VecDeque,
+    borrow::Cow,
+    cmp::Ordering,
     hash::BuildHasher as _,
+    mem,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use howdah_stats::{MetricFamily, Registry};
 
 use super::{
-    mapping::{MappingResult, MatchMetricType, NameMapping, ObserverOptions},
+    mapping::{MappingResult, NameMapping, ObserverOptions},
     names::{self, LabelSet},
+    observations::TimerObservations,
+    placements::{NONE, PlacementTable, SeriesSource, moved, new_indexes},
 };
 use crate::{
     MetricName,
     backends::BackendStatus,
-    flush::{FlushSnapshot, TimerMetric, TimerSamples},
+    flush::FlushSnapshot,
     grammar::TimingUnit,
     self_metrics::{
         self, PROMETHEUS_DROPPED_VALUES, PROMETHEUS_RENAMED_KEYS, PROMETHEUS_SERIES, SelfMetrics,
     },
     settings::{self, ObserverType},
-    sketch::Sketch,
 };
-
-/// Parts into which the quantile age is divided: one part expires at a time.
-const AGE_PARTS: u32 = 5;
 
 /// All families with their series, and the indexes to find them.
 #[derive(Debug)]
@@ -47,15 +49,22 @@ pub(super) struct FamilyTable {
     families: Vec<PrometheusFamily>,
     /// Index of each family, by name.
     by_name: HashTable<u32>,
-    /// Indexes of the families, sorted by name.
-    order: Vec<u32>,
     series: Vec<PrometheusSeries>,
-    /// Series by family and labels.
+    /// Series with labels, by family and labels.
     by_labels: HashTable<u32>,
-    placements: HashTable<KeyPlacement>,
+    /// Indexes of the series, sorted by name and labels.
+    order: Vec<u32>,
+    /// Changes with `order`.
+    generation: u64,
+    /// Whether idle series were ever removed.
+    has_evicted: bool,
+    /// The labels of all series, in the format of [`LabelSet`].
+    label_text: String,
+    observations: Vec<TimerObservations>,
+    placements: PlacementTable,
+    /// Names and help texts that cannot be derived from keys.
+    texts: Vec<Box<str>>,
     treatments: Vec<ValueTreatment>,
-    /// Families with series added since the last sort.
-    unsorted: Vec<u32>,
     hasher: DefaultHashBuilder,
     /// The server's own metrics, as of the last flush.
     self_metrics: Registry,
@@ -73,24 +82,25 @@ pub(super) struct FamilyTable {
 }
 
 /// All series with one name.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PrometheusFamily {
-    pub(super) name: Box<str>,
+    /// The placement of the family's first key, from which name and help are derived.
+    origin: u32,
+    /// Index of the name, or `NONE` if it is the valid form of the origin's name and `suffix`.
+    name: u32,
+    /// Index of the help text, or `NONE` if it names the origin.
+    help: u32,
+    /// The series without labels, or `NONE`.
+    unlabelled: u32,
     pub(super) shape: FamilyType,
     source: SeriesSource,
-    help: HelpText,
-    /// Indexes of the family's series, sorted by labels.
-    series: Vec<u32>,
+    /// Index in [`SUFFIXES`].
+    suffix: u8,
 }
 
-/// The source of the `# HELP` text.
-#[derive(Debug)]
-enum HelpText {
-    /// The text of a mapping rule, or of the table of the server's own metrics.
-    Given(Box<str>),
-    /// The statsd metric that the help text names; formatted when rendered.
-    Origin(MetricName),
-}
+/// Suffixes of names derived from keys: by convention, and added because of a conflict.
+const SUFFIXES: [&str; 8] =
+    ["", "_total", "_seconds", "_counter", "_gauge", "_timer", "_total_counter", "_seconds_timer"];
 
 /// The metric type of a family, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,66 +112,26 @@ pub(super) enum FamilyType {
 }
 
 /// The accumulated values of one combination of name and labels.
-#[derive(Debug)]
-pub(super) struct PrometheusSeries {
-    pub(super) labels: LabelSet,
-    pub(super) value: f64,
-    pub(super) observations: Option<Box<TimerObservations>>,
-    touched: SystemTime,
+#[derive(Clone, Copy, Debug)]
+struct PrometheusSeries {
+    value: f64,
+    labels_start: u32,
+    labels_bytes: u32,
+    /// Index of the observations of a timer.
+    observed: u32,
+    /// Time of the last value, in seconds since 1970.
+    touched: u32,
     family: u32,
     treatment: u32,
 }
 
-/// The accumulated observations of a timer.
-#[derive(Debug)]
-pub(super) struct TimerObservations {
-    pub(super) observing: Arc<ObserverOptions>,
-    pub(super) count: f64,
-    pub(super) sum: f64,
-    /// Observations per bucket, not cumulative; the last bucket has no bound.
-    pub(super) buckets: Vec<f64>,
-    /// All observations of a histogram, for its native buckets.
-    pub(super) native: Sketch,
-    /// Recent observations of a summary, for quantiles, with the start time of each part.
-    recent: VecDeque<(SystemTime, Sketch)>,
-}
-
-/// The statsd metric type of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum SeriesSource {
-    Counter,
-    Gauge,
-    Timer,
-    Set,
-}
-
-impl SeriesSource {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Timer => "timer",
-            Self::Set => "set",
-        }
-    }
-
-    fn kind(self) -> MatchMetricType {
-        match self {
-            Self::Counter => MatchMetricType::Counter,
-            Self::Gauge | Self::Set => MatchMetricType::Gauge,
-            Self::Timer => MatchMetricType::Observer,
-        }
-    }
-}
-
-/// A key with its series and treatment, which are determined once.
-#[derive(Debug)]
-struct KeyPlacement {
-    name: MetricName,
-    source: SeriesSource,
-    /// `None` if a mapping rule drops the key, or other metric types use its names.
-    series: Option<u32>,
-    treatment: u32,
+/// A series as exposed to a scrape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeriesView<'t> {
+    /// The labels, in the format of [`LabelSet`].
+    pub(super) labels: &'t str,
+    pub(super) value: f64,
+    pub(super) observations: Option<&'t TimerObservations>,
 }
 
 /// The rules by which the values of a key are scaled, expired and observed. There are few distinct
@@ -185,12 +155,16 @@ impl FamilyTable {
         let mut table = Self {
             families: Vec::new(),
             by_name: HashTable::new(),
-            order: Vec::new(),
             series: Vec::new(),
             by_labels: HashTable::new(),
-            placements: HashTable::new(),
+            order: Vec::new(),
+            generation: 0,
+            has_evicted: false,
+            label_text: String::new(),
+            observations: Vec::new(),
+            placements: PlacementTable::default(),
+            texts: Vec::new(),
             treatments: Vec::new(),
-            unsorted: Vec::new(),
             hasher: DefaultHashBuilder::default(),
             self_metrics: Registry::new(),
             self_prefix: Arc::default(),
@@ -208,41 +182,39 @@ impl FamilyTable {
     /// Adds one interval, removes series that have become idle, and updates the server's own
     /// metrics.
     pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
-        let now = snapshot.time;
+        let now = seconds(snapshot.time);
         self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
         for counter in snapshot.counters_as_sent() {
-            let moved = counter.value != 0.0;
-            self.update(
-                SeriesSource::Counter,
-                &counter.name,
-                false,
-                now,
-                moved,
-                |series, scale| {
-                    // A Prometheus counter never decreases.
-                    series.value += (counter.value * scale).max(0.0);
-                },
-            );
+            let moved = !counter.idle;
+            let located = self.locate(SeriesSource::Counter, &counter.name, false, now, moved);
+            if let Some((series, scale)) = located {
+                // A Prometheus counter never decreases.
+                self.series[series].value += (counter.value * scale).max(0.0);
+            }
         }
         for timer in snapshot.timers_as_sent() {
-            let seconds = timer.unit == TimingUnit::Milliseconds;
+            let in_seconds = timer.unit == TimingUnit::Milliseconds;
             let moved = timer.summary.is_some();
-            self.update(SeriesSource::Timer, &timer.name, seconds, now, moved, |series, scale| {
-                if let Some(observed) = &mut series.observations {
-                    observed.add(timer, scale, now);
+            let located = self.locate(SeriesSource::Timer, &timer.name, in_seconds, now, moved);
+            if let Some((series, scale)) = located {
+                let observed = self.series[series].observed as usize;
+                if let Some(observed) = self.observations.get_mut(observed) {
+                    observed.add(timer, scale, snapshot.time);
                 }
-            });
+            }
         }
         for gauge in snapshot.gauges_as_sent() {
-            self.update(SeriesSource::Gauge, &gauge.name, false, now, true, |series, scale| {
-                series.value = gauge.value * scale;
-            });
+            let located = self.locate(SeriesSource::Gauge, &gauge.name, false, now, !gauge.idle);
+            if let Some((series, scale)) = located {
+                self.series[series].value = gauge.value * scale;
+            }
         }
         for set in snapshot.sets_as_sent() {
             let moved = set.count > 0;
-            self.update(SeriesSource::Set, &set.name, false, now, moved, |series, scale| {
-                series.value = set.count as f64 * scale;
-            });
+            let located = self.locate(SeriesSource::Set, &set.name, false, now, moved);
+            if let Some((series, scale)) = located {
+                self.series[series].value = set.count as f64 * scale;
+            }
         }
         self.evict_idle(now);
         self.sort_new();
@@ -267,72 +239,117 @@ impl FamilyTable {
         });
     }
 
-    /// Returns all families sorted by name, each with its series sorted by labels.
-    pub(super) fn iter(
+    /// Returns a number that changes whenever the positions of series do.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the family of the series at a position of the list sorted by name and labels, and
+    /// the end of a run of at most `run_max` series of that family; `None` at the end of the list.
+    pub(super) fn run_at(
         &self,
-    ) -> impl Iterator<Item = (&PrometheusFamily, impl Iterator<Item = &PrometheusSeries>)> {
-        self.order.iter().map(|family| {
-            let family = &self.families[*family as usize];
-            (family, family.series.iter().map(|series| &self.series[*series as usize]))
+        start: usize,
+        run_max: usize,
+    ) -> Option<(&PrometheusFamily, usize)> {
+        let rest = self.order.get(start..)?;
+        let family = self.series[*rest.first()? as usize].family;
+        let run = rest.iter().take(run_max);
+        let run = run.take_while(|series| self.series[**series as usize].family == family).count();
+        Some((&self.families[family as usize], start + run))
+    }
+
+    /// Returns the series at a position of the list sorted by name and labels.
+    pub(super) fn series_at(&self, position: usize) -> SeriesView<'_> {
+        let series = &self.series[self.order[position] as usize];
+        SeriesView {
+            labels: series.labels(&self.label_text),
+            value: series.value,
+            observations: self.observations.get(series.observed as usize),
+        }
+    }
+
+    /// Returns the position of the first series after this name and these labels.
+    pub(super) fn position_after(&self, name: &str, labels: &str) -> usize {
+        self.order.partition_point(|index| {
+            let series = &self.series[*index as usize];
+            let family = self.name(&self.families[series.family as usize]);
+            (&*family, series.labels(&self.label_text)) <= (name, labels)
         })
     }
 
-    /// Applies `change` to the series of a key, which is created if needed. Counts a value as
-    /// dropped if its key has no series.
-    fn update(
+    /// Returns the name of a family.
+    pub(super) fn name(&self, family: &PrometheusFamily) -> Cow<'_, str> {
+        match self.texts.get(family.name as usize) {
+            Some(name) => Cow::Borrowed(&**name),
+            None => {
+                let origin = &self.placements.get(family.origin).name;
+                Cow::Owned(names::metric(origin.base()) + SUFFIXES[usize::from(family.suffix)])
+            }
+        }
+    }
+
+    /// Returns the `# HELP` text of a family.
+    pub(super) fn help(&self, family: &PrometheusFamily) -> Cow<'_, str> {
+        match self.texts.get(family.help as usize) {
+            Some(help) => Cow::Borrowed(&**help),
+            None => {
+                let origin = &self.placements.get(family.origin).name;
+                let source = family.source.as_str();
+                Cow::Owned(format!("The statsd {source} {}.", origin.base()))
+            }
+        }
+    }
+
+    /// Returns the series of a key, which is created if needed, and the scale of its values. Counts
+    /// a value as dropped if its key has no series.
+    fn locate(
         &mut self,
         source: SeriesSource,
         name: &MetricName,
-        seconds: bool,
-        now: SystemTime,
+        in_seconds: bool,
+        now: u32,
         moved: bool,
-        change: impl FnOnce(&mut PrometheusSeries, f64),
-    ) {
-        let hash = self.hasher.hash_one((source, name.key()));
-        let is_it = |place: &KeyPlacement| place.source == source && place.name == *name;
-        let known = self.placements.find(hash, is_it).map(|place| (place.series, place.treatment));
-        let (series, treatment) = match known {
-            Some(known) => known,
+    ) -> Option<(usize, f64)> {
+        let place = match self.placements.find(source, name) {
+            Some(place) => place,
+            // A key that is only repeated does not bring its removed series back.
+            None if self.has_evicted && !moved => return None,
             None => {
                 // Placements share the limit on series, so that a flood of keys cannot exhaust
                 // memory.
                 if self.placements.len() >= self.series_max {
                     self.dropped += 1;
-                    return;
+                    return None;
                 }
-                let target = self.find_series(source, name, seconds, now).unwrap_or((None, 0));
-                let place = KeyPlacement {
-                    name: name.clone(),
-                    source,
-                    series: target.0,
-                    treatment: target.1,
-                };
-                let hasher = &self.hasher;
-                self.placements.insert_unique(hash, place, |place| {
-                    hasher.hash_one((place.source, place.name.key()))
-                });
-                target
+                let place = self.placements.add(source, name.clone());
+                if let Some((series, treatment)) = self.find_series(source, place, in_seconds, now)
+                {
+                    self.placements.set(place, series, treatment);
+                }
+                place
             }
         };
-        let Some(series) = series else {
+        let place = self.placements.get(place);
+        let Some(series) = self.series.get_mut(place.series as usize) else {
             self.dropped += u64::from(moved);
-            return;
+            return None;
         };
-        let series = &mut self.series[series as usize];
         if moved {
             series.touched = now;
         }
-        change(series, self.treatments[treatment as usize].scale);
+        Some((place.series as usize, self.treatments[place.treatment as usize].scale))
     }
 
-    /// Returns the series and treatment of a key; `None` if a rule drops it or its names conflict.
+    /// Returns the series and treatment of a new key; `None` if a rule drops it or its names
+    /// conflict.
     fn find_series(
         &mut self,
         source: SeriesSource,
-        name: &MetricName,
+        place: u32,
         seconds: bool,
-        now: SystemTime,
-    ) -> Option<(Option<u32>, u32)> {
+        now: u32,
+    ) -> Option<(u32, u32)> {
+        let name = &self.placements.get(place).name.clone();
         let base = name.base();
         let lookup = self.mapping.as_ref().map(|mapping| mapping.map_name(base, source.kind()));
         let tags = name.tags().map(|(tag, value)| {
@@ -379,65 +396,77 @@ impl FamilyTable {
             (SeriesSource::Timer, ObserverType::Summary) => FamilyType::Summary,
             (SeriesSource::Timer, ObserverType::Histogram) => FamilyType::Histogram,
         };
-        let help = match help {
-            Some(help) => HelpText::Given(help.into()),
-            None => HelpText::Origin(name.clone()),
-        };
-        let family = self.find_or_add_family(requested, shape, source, help)?;
-        let treatment = self.intern_treatment(treatment);
-        Some((Some(self.find_or_add_series(family, labels, treatment, now)), treatment))
-    }
-
-    /// Returns the index of a treatment, added if new.
-    fn intern_treatment(&mut self, treatment: ValueTreatment) -> u32 {
-        let at = self.treatments.iter().position(|known| *known == treatment);
-        let at = at.unwrap_or_else(|| {
-            self.treatments.push(treatment);
-            self.treatments.len() - 1
-        });
-        // The index fits: there are at most two treatments per mapping rule.
-        at as u32
+        let family = self.find_or_add_family(requested, shape, source, place, help)?;
+        let treatment = intern_treatment(&mut self.treatments, treatment);
+        Some((self.find_or_add_series(family, &labels, treatment, now)?, treatment))
     }
 
     /// Returns the series of a family with these labels, created if needed. Called only for new
-    /// placements, whose number is limited.
+    /// placements, whose number is limited. `None` if the labels of all series exceed 4 GiB.
     fn find_or_add_series(
         &mut self,
         family: u32,
-        labels: LabelSet,
+        labels: &LabelSet,
         treatment: u32,
-        now: SystemTime,
-    ) -> u32 {
-        let Self { series: all, by_labels, hasher, .. } = self;
-        let hash = hasher.hash_one((family, &labels));
-        let existing = by_labels.find(hash, |series| {
-            let series = &all[*series as usize];
-            series.family == family && series.labels == labels
-        });
-        if let Some(series) = existing {
-            return *series;
-        }
+        now: u32,
+    ) -> Option<u32> {
+        let Self { series: all, by_labels, hasher, label_text, .. } = self;
+        let labels = labels.as_str();
+        let hash = hasher.hash_one((family, labels));
         let parent = &mut self.families[family as usize];
-        let observing = &self.treatments[treatment as usize].observing;
+        let existing = match labels {
+            "" => Some(parent.unlabelled).filter(|series| *series != NONE),
+            _ => by_labels
+                .find(hash, |series| {
+                    let series = &all[*series as usize];
+                    series.family == family && series.labels(label_text) == labels
+                })
+                .copied(),
+        };
+        if let Some(series) = existing {
+            return Some(series);
+        }
+        let labels_start = u32::try_from(label_text.len()).ok()?;
+        let labels_bytes = u32::try_from(labels.len()).ok()?;
+        label_text.push_str(labels);
+        let observed = match parent.shape {
+            FamilyType::Counter | FamilyType::Gauge => NONE,
+            FamilyType::Summary | FamilyType::Histogram => {
+                let observing = &self.treatments[treatment as usize].observing;
+                self.observations.push(TimerObservations::new(observing));
+                (self.observations.len() - 1) as u32
+            }
+        };
         let new = all.len() as u32;
-        all.push(PrometheusSeries::new(parent.shape, labels, (family, treatment), observing, now));
-        by_labels.insert_unique(hash, new, |series| {
-            let series = &all[*series as usize];
-            hasher.hash_one((series.family, &series.labels))
+        all.push(PrometheusSeries {
+            value: 0.0,
+            labels_start,
+            labels_bytes,
+            observed,
+            touched: now,
+            family,
+            treatment,
         });
-        parent.series.push(new);
-        self.unsorted.push(family);
-        new
+        if labels.is_empty() {
+            parent.unlabelled = new;
+        } else {
+            by_labels.insert_unique(hash, new, |series| {
+                let series = &all[*series as usize];
+                hasher.hash_one((series.family, series.labels(label_text)))
+            });
+        }
+        Some(new)
     }
 
     /// Returns the family named `requested`, created if needed; with a type suffix if that name
-    /// conflicts, and `None` if both names do.
+    /// conflicts, and `None` if both names do. `origin` is the placement of the key.
     fn find_or_add_family(
         &mut self,
         requested: String,
         shape: FamilyType,
         source: SeriesSource,
-        help: HelpText,
+        origin: u32,
+        help: Option<String>,
     ) -> Option<u32> {
         let other = format!("{requested}_{}", source.as_str());
         let (name, renamed) = match self.by_name(&requested) {
@@ -454,17 +483,36 @@ impl FamilyTable {
         self.renamed += u64::from(renamed);
         let new = self.families.len() as u32;
         let hash = self.hasher.hash_one(&*name);
-        let name = name.into_boxed_str();
-        self.families.push(PrometheusFamily { name, shape, source, help, series: Vec::new() });
-        let Self { families, by_name, hasher, .. } = self;
-        by_name
-            .insert_unique(hash, new, |family| hasher.hash_one(&*families[*family as usize].name));
+        let base = names::metric(self.placements.get(origin).name.base());
+        let derived = name.strip_prefix(&*base).and_then(|rest| {
+            let suffix = SUFFIXES.iter().position(|suffix| *suffix == rest)?;
+            u8::try_from(suffix).ok()
+        });
+        let (name, suffix) = match derived {
+            Some(suffix) => (NONE, suffix),
+            None => (push_text(&mut self.texts, name), 0),
+        };
+        let help = help.map_or(NONE, |help| push_text(&mut self.texts, help));
+        let family =
+            PrometheusFamily { origin, name, help, unlabelled: NONE, shape, source, suffix };
+        self.families.push(family);
+        self.index_family(new, hash);
         Some(new)
+    }
+
+    /// Adds a family to the index by name.
+    fn index_family(&mut self, family: u32, hash: u64) {
+        let mut by_name = mem::take(&mut self.by_name);
+        by_name.insert_unique(hash, family, |other| {
+            self.hasher.hash_one(&*self.name(&self.families[*other as usize]))
+        });
+        self.by_name = by_name;
     }
 
     fn by_name(&self, name: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(name);
-        self.by_name.find(hash, |family| *self.families[*family as usize].name == *name).copied()
+        let is_it = |family: &u32| self.name(&self.families[*family as usize]) == name;
+        self.by_name.find(hash, is_it).copied()
     }
 
     /// Whether a sample of a family with this type and name would have the same name as a sample of
@@ -482,72 +530,118 @@ impl FamilyTable {
         })
     }
 
-    fn evict_idle(&mut self, now: SystemTime) {
+    /// Removes series that have been idle for too long, and families without series.
+    fn evict_idle(&mut self, now: u32) {
         let is_idle = |series: &PrometheusSeries| {
             let ttl = self.treatments[series.treatment as usize].ttl;
-            !ttl.is_zero() && now.duration_since(series.touched).unwrap_or_default() >= ttl
+            // Times are whole seconds.
+            let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+            seconds > 0 && u64::from(now.saturating_sub(series.touched)) >= seconds
         };
         if !self.series.iter().any(is_idle) {
             return;
         }
-        // All indexes change. Placements are rebuilt when their keys occur again, and families
-        // without series are removed.
-        let remaining: Vec<PrometheusSeries> = {
-            let idle: Vec<bool> = self.series.iter().map(is_idle).collect();
-            let mut idle = idle.into_iter();
-            let all = std::mem::take(&mut self.series).into_iter();
-            all.filter(|_| !idle.next().unwrap_or_default()).collect()
-        };
-        let families = std::mem::take(&mut self.families);
-        let mut moved = vec![None; families.len()];
-        let mut used = vec![false; families.len()];
-        remaining.iter().for_each(|series| used[series.family as usize] = true);
-        for (at, mut family) in families.into_iter().enumerate() {
-            if used[at] {
-                moved[at] = Some(self.families.len() as u32);
-                family.series = Vec::new();
-                self.families.push(family);
+        let remaining: Vec<bool> = self.series.iter().map(|series| !is_idle(series)).collect();
+        let mut used = vec![false; self.families.len()];
+        for (series, remains) in self.series.iter().zip(&remaining) {
+            used[series.family as usize] |= remains;
+        }
+        self.has_evicted = true;
+        let series = new_indexes(remaining.iter().copied());
+        let families = new_indexes(used.iter().copied());
+        self.move_families(&families, &series);
+        self.move_series(&series, &families);
+        let origins = self.families.iter_mut().map(|family| &mut family.origin);
+        self.placements.remove_unplaced(&series, origins);
+        self.rebuild_indexes();
+    }
+
+    /// Drops the families without a new index, and unused texts.
+    fn move_families(&mut self, families: &[u32], series: &[u32]) {
+        let mut texts = mem::take(&mut self.texts);
+        let mut old = 0..;
+        let all = &mut self.families;
+        all.retain(|_| old.next().is_some_and(|old: usize| families[old] != NONE));
+        for family in all {
+            family.unlabelled = moved(family.unlabelled, series);
+            for text in [&mut family.name, &mut family.help] {
+                if let Some(used) = texts.get_mut(*text as usize) {
+                    *text = push_text(&mut self.texts, mem::take(used));
+                }
             }
         }
-        self.series = remaining;
-        for (at, series) in self.series.iter_mut().enumerate() {
-            series.family = moved[series.family as usize].unwrap_or_default();
-            self.families[series.family as usize].series.push(at as u32);
+        self.families.shrink_to_fit();
+    }
+
+    /// Drops the series without a new index, with their labels and observations.
+    fn move_series(&mut self, series: &[u32], families: &[u32]) {
+        let text = mem::take(&mut self.label_text);
+        let mut observations: Vec<Option<TimerObservations>> =
+            mem::take(&mut self.observations).into_iter().map(Some).collect();
+        let mut old = 0..;
+        let all = &mut self.series;
+        all.retain(|_| old.next().is_some_and(|old: usize| series[old] != NONE));
+        for series in all {
+            series.family = moved(series.family, families);
+            let labels = series.labels(&text);
+            series.labels_start = self.label_text.len() as u32;
+            self.label_text.push_str(labels);
+            let observed = observations.get_mut(series.observed as usize);
+            if let Some(observed) = observed.and_then(Option::take) {
+                series.observed = self.observations.len() as u32;
+                self.observations.push(observed);
+            }
         }
-        self.order = Vec::new();
-        self.unsorted = (0..self.families.len() as u32).collect();
-        self.placements = HashTable::new();
+        self.series.shrink_to_fit();
+        self.order.retain_mut(|index| {
+            *index = moved(*index, series);
+            *index != NONE
+        });
+        self.generation += 1;
+    }
+
+    /// Rebuilds the indexes by name and labels after an eviction.
+    fn rebuild_indexes(&mut self) {
         self.by_name = HashTable::with_capacity(self.families.len());
-        self.by_labels = HashTable::with_capacity(self.series.len());
-        let Self { families, by_name, by_labels, series, hasher, .. } = self;
-        for (at, family) in families.iter().enumerate() {
-            by_name.insert_unique(hasher.hash_one(&*family.name), at as u32, |family| {
-                hasher.hash_one(&*families[*family as usize].name)
-            });
+        for family in 0..self.families.len() {
+            let hash = self.hasher.hash_one(&*self.name(&self.families[family]));
+            self.index_family(family as u32, hash);
         }
-        for (at, one) in series.iter().enumerate() {
-            by_labels.insert_unique(hasher.hash_one((one.family, &one.labels)), at as u32, |at| {
-                let series = &series[*at as usize];
-                hasher.hash_one((series.family, &series.labels))
-            });
+        self.by_labels = HashTable::new();
+        let Self { by_labels, series: all, hasher, label_text, .. } = self;
+        let hash =
+            |series: &PrometheusSeries| hasher.hash_one((series.family, series.labels(label_text)));
+        for (index, series) in all.iter().enumerate().filter(|(_, one)| one.labels_bytes > 0) {
+            by_labels
+                .insert_unique(hash(series), index as u32, |other| hash(&all[*other as usize]));
         }
     }
 
-    /// Sorts new families and series.
+    /// Sorts new series into the list.
     fn sort_new(&mut self) {
-        let Self { families, order, series, unsorted, .. } = self;
-        if order.len() < families.len() {
-            order.extend(order.len() as u32..families.len() as u32);
-            // A stable sort, because it is fast on mostly sorted input.
-            order.sort_by(|a, b| families[*a as usize].name.cmp(&families[*b as usize].name));
+        if self.order.len() == self.series.len() {
+            return;
         }
-        unsorted.sort_unstable();
-        unsorted.dedup();
-        for family in unsorted.drain(..) {
-            let labels = |at: &u32| &series[*at as usize].labels;
-            families[family as usize].series.sort_by(|a, b| labels(a).cmp(labels(b)));
+        let mut order = mem::take(&mut self.order);
+        let in_order = order.len();
+        // Evicted series are not in the list any more, so the last ones are the new ones.
+        order.extend(in_order as u32..self.series.len() as u32);
+        // A stable sort, because it is fast on mostly sorted input.
+        order.sort_by(|one, other| self.compare(*one, *other));
+        self.order = order;
+        self.generation += 1;
+    }
+
+    /// Compares two series by name and labels.
+    fn compare(&self, one: u32, other: u32) -> Ordering {
+        let [one, other] = [one, other].map(|index| &self.series[index as usize]);
+        let labels = || one.labels(&self.label_text).cmp(other.labels(&self.label_text));
+        if one.family == other.family {
+            return labels();
         }
-        unsorted.shrink_to(1024);
+        let [one, other] =
+            [one, other].map(|series| self.name(&self.families[series.family as usize]));
+        one.cmp(&other)
     }
 
     pub(super) fn report(&self, status: &BackendStatus) {
@@ -557,16 +651,27 @@ impl FamilyTable {
     }
 }
 
-impl PrometheusFamily {
-    /// Returns the `# HELP` text.
-    pub(super) fn help(&self) -> String {
-        match &self.help {
-            HelpText::Given(text) => text.to_string(),
-            HelpText::Origin(name) => {
-                format!("The statsd {} {}.", self.source.as_str(), name.base())
-            }
-        }
-    }
+/// Returns the index of a treatment, added if new.
+fn intern_treatment(treatments: &mut Vec<ValueTreatment>, treatment: ValueTreatment) -> u32 {
+    let at = treatments.iter().position(|known| *known == treatment);
+    let at = at.unwrap_or_else(|| {
+        treatments.push(treatment);
+        treatments.len() - 1
+    });
+    // The index fits: there are at most two treatments per mapping rule.
+    at as u32
+}
+
+/// Adds a text and returns its index. There are at most two texts for each family.
+fn push_text(texts: &mut Vec<Box<str>>, text: impl Into<Box<str>>) -> u32 {
+    texts.push(text.into());
+    (texts.len() - 1) as u32
+}
+
+/// Returns the seconds since 1970, which fit until 2106.
+fn seconds(time: SystemTime) -> u32 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 impl FamilyType {
@@ -594,100 +699,8 @@ impl FamilyType {
 }
 
 impl PrometheusSeries {
-    fn new(
-        shape: FamilyType,
-        labels: LabelSet,
-        (family, treatment): (u32, u32),
-        observing: &Arc<ObserverOptions>,
-        now: SystemTime,
-    ) -> Self {
-        let observed = match shape {
-            FamilyType::Counter | FamilyType::Gauge => None,
-            FamilyType::Summary | FamilyType::Histogram => Some(Box::new(TimerObservations {
-                buckets: match observing.observer {
-                    ObserverType::Histogram => vec![0.0; observing.buckets.len() + 1],
-                    ObserverType::Summary => Vec::new(),
-                },
-                observing: Arc::clone(observing),
-                count: 0.0,
-                sum: 0.0,
-                native: Sketch::default(),
-                recent: VecDeque::new(),
-            })),
-        };
-        Self { labels, value: 0.0, observations: observed, touched: now, family, treatment }
-    }
-}
-
-impl TimerObservations {
-    /// Adds the samples of an interval. Sample rates are not stored individually; weighting every
-    /// sample equally keeps the total count right.
-    fn add(&mut self, timer: &TimerMetric, scale: f64, now: SystemTime) {
-        let per_base = timer.unit.per_base();
-        let Some(summary) = &timer.summary else { return };
-        let weight = summary.count / summary.samples.max(1) as f64;
-        self.count += summary.count;
-        self.sum += summary.sum * weight / per_base * scale;
-        match self.observing.observer {
-            ObserverType::Histogram => {
-                let bounds = Arc::clone(&self.observing);
-                for_each_value(timer, scale, weight, |value, weight| {
-                    let at = bounds.buckets.partition_point(|bound| *bound < value);
-                    if let Some(bucket) = self.buckets.get_mut(at) {
-                        *bucket += weight;
-                    }
-                    self.native.add(value, weight);
-                });
-            }
-            ObserverType::Summary => {
-                let recent = self.current_part(now);
-                for_each_value(timer, scale, weight, |value, weight| recent.add(value, weight));
-            }
-        }
-    }
-
-    /// Returns the current part of the recent observations; removes expired parts.
-    fn current_part(&mut self, now: SystemTime) -> &mut Sketch {
-        let age = self.observing.quantile_age;
-        let old =
-            |since: &SystemTime, limit| now.duration_since(*since).unwrap_or_default() >= limit;
-        while self.recent.front().is_some_and(|(since, _)| old(since, age)) {
-            self.recent.pop_front();
-        }
-        if self.recent.back().is_none_or(|(since, _)| old(since, age / AGE_PARTS)) {
-            self.recent.push_back((now, Sketch::default()));
-        }
-        let last = self.recent.len() - 1;
-        &mut self.recent[last].1
-    }
-
-    /// Returns each configured quantile with its value, which is NaN without recent observations.
-    pub(super) fn quantiles(&self) -> Vec<(f64, f64)> {
-        let mut all = Sketch::default();
-        self.recent.iter().for_each(|(_, part)| all.merge(part));
-        let value = |quantile| all.quantile(quantile).unwrap_or(f64::NAN);
-        self.observing.quantiles.iter().map(|quantile| (*quantile, value(*quantile))).collect()
-    }
-}
-
-/// Calls `take` with each scaled value in base units and its weight.
-fn for_each_value(timer: &TimerMetric, scale: f64, weight: f64, mut take: impl FnMut(f64, f64)) {
-    match &timer.samples {
-        TimerSamples::Exact(values) => {
-            values.iter().for_each(|value| take(timer.unit.to_base(*value) * scale, weight));
-        }
-        TimerSamples::Sketched(sketch) => {
-            let finest = Sketch::SCALE.cast_signed();
-            let middle = |index: i32| ((f64::from(index) + 0.5) / f64::from(1 << finest)).exp2();
-            for (index, count) in sketch.negative(finest) {
-                take(-middle(index) * scale, count);
-            }
-            if sketch.zeros() > 0.0 {
-                take(0.0, sketch.zeros());
-            }
-            for (index, count) in sketch.positive(finest) {
-                take(middle(index) * scale, count);
-            }
-        }
+    fn labels<'t>(&self, text: &'t str) -> &'t str {
+        let start = self.labels_start as usize;
+        text.get(start..start + self.labels_bytes as usize).unwrap_or_default()
     }
 }

@@ -23,8 +23,10 @@ use std::{
 
 use regex_lite::Regex;
 
-use super::yaml::{self, YamlNode, YamlValue};
-use crate::settings::{self, ObserverType};
+use crate::{
+    settings::{self, ObserverType, go_values},
+    yaml::{self, YamlNode, YamlProblem, YamlValue},
+};
 
 /// Maximum size of a mapping file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -57,21 +59,9 @@ pub enum MappingError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingProblem {
-    /// The file is not valid YAML.
-    #[error("invalid YAML: {reason}")]
-    Syntax {
-        /// The parser's message.
-        reason: String,
-    },
-    /// An alias, `*name`.
-    #[error("aliases are not supported: write the value instead")]
-    Alias,
-    /// Lists and maps are nested too deeply.
-    #[error("lists and maps are nested more than 32 levels deep")]
-    TooDeep,
-    /// A key is a list or a map.
-    #[error("a key must be a string")]
-    KeyNotText,
+    /// The file cannot be read as YAML.
+    #[error(transparent)]
+    Yaml(#[from] YamlProblem),
     /// A key that this server does not know.
     #[error("unknown key {key:?}")]
     UnknownKey {
@@ -220,7 +210,8 @@ impl NameMapping {
             most_specific: false,
             defaults: Arc::new(ObserverOptions::from_settings(settings)),
         };
-        let Some(root) = yaml::parse(text)? else { return Ok(mapping) };
+        let root = yaml::parse(text).map_err(|(line, problem)| (line, problem.into()))?;
+        let Some(root) = root else { return Ok(mapping) };
         let mut defaults = MappingDefaults { regex: false, ttl: None };
         let entries = map(&root, "the file")?;
         if let Some((_, node)) = entries.iter().find(|(key, _)| key == "defaults") {
@@ -570,37 +561,9 @@ fn quantiles(key: &str, node: &YamlNode) -> Result<Vec<f64>, LineProblem> {
     }
 }
 
-/// Parses Go's durations: `1m20s`, `500ms`, `0`.
 fn duration(key: &str, node: &YamlNode) -> Result<Duration, LineProblem> {
-    let invalid = || not_a(key, node, "a duration such as 1m20s");
-    let mut rest = text(key, node)?;
-    if rest == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut total = Duration::ZERO;
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
-        let (digits, after) = rest.split_at(end);
-        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(end);
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(invalid()),
-        };
-        let digits: f64 = digits.parse().map_err(|_| invalid())?;
-        let part = Duration::try_from_secs_f64(digits * seconds).map_err(|_| invalid())?;
-        total = total.checked_add(part).ok_or_else(invalid)?;
-        rest = after;
-    }
-    Ok(total)
+    let duration = go_values::duration(text(key, node)?);
+    duration.ok_or_else(|| not_a(key, node, "a duration such as 1m20s"))
 }
 
 #[cfg(test)]

@@ -8,12 +8,17 @@
 pub(super) struct LabelSet(Box<str>);
 
 impl LabelSet {
-    /// Returns the name and value of each label.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let pairs = self.0.split('\0').filter(|pair| !pair.is_empty());
-        // Label names never contain `=`.
-        pairs.filter_map(|pair| pair.split_once('='))
+    /// Returns the stored text.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
     }
+}
+
+/// Returns the name and value of each label in the text of a [`LabelSet`].
+pub(super) fn label_pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = text.split('\0').filter(|pair| !pair.is_empty());
+    // Label names never contain `=`.
+    pairs.filter_map(|pair| pair.split_once('='))
 }
 
 /// Makes a valid metric name: characters other than ASCII alphanumerics, `_` and `:` become `_`,
@@ -75,5 +80,7 @@ fn names_become_legal() {
     assert_eq!(label("a:b"), "a_b");
     assert_eq!(with_suffix("x_total".to_owned(), "_total"), "x_total");
     let pairs = [("b", "1"), ("a", "2"), ("b", "3")].map(|(k, v)| (k.to_owned(), v.to_owned()));
-    assert_eq!(labels(pairs).iter().collect::<Vec<_>>(), [("a", "2"), ("b", "1")]);
+    let labels = labels(pairs);
+    let pairs: Vec<_> = label_pairs(labels.as_str()).collect();
+    assert_eq!(pairs, [("a", "2"), ("b", "1")]);
 }

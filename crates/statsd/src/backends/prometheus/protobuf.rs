@@ -6,34 +6,40 @@
 use howdah_codec::protobuf::ProtobufMessage;
 use howdah_stats::{MetricFamily, MetricHandle, MetricKind};
 
-use super::families::{FamilyTable, FamilyType, TimerObservations};
+use super::{
+    cursor::FamilyRun,
+    families::{FamilyTable, FamilyType},
+    names::label_pairs,
+    observations::TimerObservations,
+};
 use crate::sketch::Sketch;
 
 /// The coarsest schema of native histograms.
 const SCHEMA_MIN: i32 = -4;
 
-/// Renders all families and the server's own metrics, length-delimited.
-pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (family, all) in families.iter() {
-        let mut message = ProtobufMessage::default();
-        message.string(1, &family.name).string(2, &family.help()).uint(3, family.shape.code());
-        for series in all {
-            message.message(4, |metric| {
-                write_labels(metric, series.labels.iter());
-                match (&series.observations, family.shape) {
-                    (Some(observed), FamilyType::Summary) => summary(metric, observed),
-                    (Some(observed), _) => histogram(metric, observed),
-                    (None, shape) => number(metric, shape, series.value),
-                }
-            });
-        }
-        message.delimited_into(&mut out);
+/// Appends a run of series as a message. The series of a large family are in several messages with
+/// the same name, so that a message is never larger than a piece of the response.
+pub(super) fn write_run(out: &mut Vec<u8>, run: &FamilyRun<'_>) {
+    let mut message = ProtobufMessage::default();
+    message.string(1, &run.name).string(2, &run.help()).uint(3, run.shape().code());
+    for series in run.series() {
+        message.message(4, |metric| {
+            write_labels(metric, label_pairs(series.labels));
+            match (series.observations, run.shape()) {
+                (Some(observed), FamilyType::Summary) => summary(metric, observed),
+                (Some(observed), _) => histogram(metric, observed),
+                (None, shape) => number(metric, shape, series.value),
+            }
+        });
     }
+    message.delimited_into(out);
+}
+
+/// Appends the server's own metrics.
+pub(super) fn write_self_metrics(out: &mut Vec<u8>, families: &FamilyTable) {
     families.for_each_self_metric(|name, family| {
-        self_metric(name, family).delimited_into(&mut out);
+        self_metric(name, family).delimited_into(out);
     });
-    out
 }
 
 /// Encodes one of the server's own metrics, none of which is a histogram.

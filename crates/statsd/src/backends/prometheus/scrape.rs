@@ -1,9 +1,20 @@
 //! `/metrics`, in the text format or, if the scraper prefers it, in protobuf.
+//!
+//! A response is rendered in pieces, each when the one before it has been sent, because a million
+//! series take more than 100 MB. The table is locked for one piece at a time.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use axum::{
     Router,
+    body::{Body, Bytes, HttpBody},
     http::{
         HeaderMap, StatusCode,
         header::{ACCEPT, CONTENT_TYPE},
@@ -11,34 +22,143 @@ use axum::{
     routing::get,
 };
 use howdah_http::server::HttpServer;
+use howdah_stats::prometheus::PrometheusText;
+use http_body::Frame;
 use parking_lot::Mutex;
 
-use super::{families::FamilyTable, protobuf, text};
+use super::{cursor::ScrapeCursor, families::FamilyTable, protobuf, text};
 
-/// Maximum number of open connections, each of which may hold a rendered table.
+/// Maximum number of open connections, each of which may have a rendered piece.
 const CONNECTIONS_MAX: usize = 16;
+
+/// Size of a piece in bytes; the last run of series may exceed it.
+const PIECE_BYTES: usize = 64 << 10;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
-/// Serves the values until the returned server is dropped.
-pub(super) fn serve(
-    address: SocketAddr,
-    families: Arc<Mutex<FamilyTable>>,
-) -> io::Result<HttpServer> {
-    let metrics = async move |headers: HeaderMap| {
-        let families = families.lock();
-        if prefers_protobuf(&headers) {
-            ([(CONTENT_TYPE, PROTOBUF)], protobuf::render(&families))
-        } else {
-            ([(CONTENT_TYPE, TEXT)], text::render(&families).into_bytes())
+/// An endpoint that serves the values of one backend, and of its successor after a reload. Dropping
+/// it closes the port.
+#[derive(Debug)]
+pub(crate) struct ScrapeEndpoint {
+    server: HttpServer,
+    served: ServedTable,
+}
+
+/// The table to serve, which is locked only for a moment, and the table's own lock.
+type ServedTable = Arc<Mutex<Arc<Mutex<FamilyTable>>>>;
+
+impl ScrapeEndpoint {
+    /// Listens at an address and serves a table.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be bound, or the server's thread cannot be started.
+    pub(super) fn open(address: SocketAddr, families: Arc<Mutex<FamilyTable>>) -> io::Result<Self> {
+        let served = Arc::new(Mutex::new(families));
+        Ok(Self { server: serve(address, Arc::clone(&served))?, served })
+    }
+
+    /// Returns the address that the endpoint listens on.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Serves a table from now on.
+    pub(super) fn serve(&self, families: &Arc<Mutex<FamilyTable>>) {
+        let mut served = self.served.lock();
+        if !Arc::ptr_eq(&served, families) {
+            *served = Arc::clone(families);
         }
+    }
+}
+
+/// Serves the values until the returned server is dropped.
+fn serve(address: SocketAddr, served: ServedTable) -> io::Result<HttpServer> {
+    let metrics = async move |headers: HeaderMap| {
+        let families = served.lock().clone();
+        let format =
+            if prefers_protobuf(&headers) { ScrapeFormat::Protobuf } else { ScrapeFormat::Text };
+        let content_type = match format {
+            ScrapeFormat::Text => TEXT,
+            ScrapeFormat::Protobuf => PROTOBUF,
+        };
+        ([(CONTENT_TYPE, content_type)], Body::new(ScrapeBody::new(families, format)))
     };
     let router = Router::new()
         .route("/metrics", get(metrics))
         .fallback(async || (StatusCode::NOT_FOUND, "try /metrics\n"));
     HttpServer::start("prometheus", address, CONNECTIONS_MAX, router)
+}
+
+/// The exposition format of a response.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ScrapeFormat {
+    Text,
+    Protobuf,
+}
+
+/// A response body, rendered in pieces.
+pub(super) struct ScrapeBody {
+    families: Arc<Mutex<FamilyTable>>,
+    format: ScrapeFormat,
+    /// `None` once everything is rendered.
+    cursor: Option<ScrapeCursor>,
+}
+
+impl ScrapeBody {
+    pub(super) fn new(families: Arc<Mutex<FamilyTable>>, format: ScrapeFormat) -> Self {
+        Self { families, format, cursor: Some(ScrapeCursor::default()) }
+    }
+
+    /// Renders the next piece; `None` if there is none. The last one has the server's own metrics.
+    pub(super) fn next_piece(&mut self) -> Option<Vec<u8>> {
+        let cursor = self.cursor.as_mut()?;
+        let families = self.families.lock();
+        let (more, piece) = match self.format {
+            ScrapeFormat::Text => {
+                let mut out = PrometheusText::default();
+                let more = cursor.advance(&families, |run| {
+                    text::write_run(&mut out, run);
+                    out.byte_count() < PIECE_BYTES
+                });
+                if !more {
+                    text::write_self_metrics(&mut out, &families);
+                }
+                (more, out.into_string().into_bytes())
+            }
+            ScrapeFormat::Protobuf => {
+                let mut out = Vec::new();
+                let more = cursor.advance(&families, |run| {
+                    protobuf::write_run(&mut out, run);
+                    out.len() < PIECE_BYTES
+                });
+                if !more {
+                    protobuf::write_self_metrics(&mut out, &families);
+                }
+                (more, out)
+            }
+        };
+        drop(families);
+        if !more {
+            self.cursor = None;
+        }
+        Some(piece)
+    }
+}
+
+impl HttpBody for ScrapeBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.get_mut().next_piece();
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
 }
 
 /// Whether protobuf is the first format of the `Accept` header: Prometheus lists the preferred one

@@ -27,7 +27,25 @@ fn get(prometheus: &PrometheusBackend, path: &str, accept: &str) -> (String, Vec
     stream.read_to_end(&mut reply).unwrap();
     let end = reply.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let body = reply.split_off(end + 4);
-    (String::from_utf8(reply).unwrap(), body)
+    let head = String::from_utf8(reply).unwrap();
+    let is_chunked = head.contains("transfer-encoding: chunked");
+    (head, if is_chunked { unchunked(&body) } else { body })
+}
+
+/// Joins the chunks of a body.
+fn unchunked(mut body: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::new();
+    loop {
+        let end = body.windows(2).position(|two| two == b"\r\n").unwrap();
+        let bytes = std::str::from_utf8(&body[..end]).unwrap();
+        let bytes = usize::from_str_radix(bytes, 16).unwrap();
+        if bytes == 0 {
+            return joined;
+        }
+        let chunk = &body[end + 2..];
+        joined.extend_from_slice(&chunk[..bytes]);
+        body = &chunk[bytes + 2..];
+    }
 }
 
 fn scrape(prometheus: &PrometheusBackend) -> String {
@@ -139,8 +157,12 @@ fn histogram_has_classic_buckets_in_text_and_native_in_protobuf() {
 fn conflicting_name_gets_type_suffix() {
     let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
     let mut snapshot = FlushSnapshot::clone(&snapshot());
-    let gauge =
-        |name: &str, value| GaugeMetric { name: MetricName::new(name), merged: false, value };
+    let gauge = |name: &str, value| GaugeMetric {
+        name: MetricName::new(name),
+        merged: false,
+        value,
+        idle: false,
+    };
     snapshot.gauges = vec![
         gauge("api.hits_total", 1.0),
         gauge("api.latency_seconds_sum", 2.0),
@@ -357,4 +379,114 @@ fn invalid_settings_are_errors() {
         let error = PrometheusBackend::new(&invalid).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
     }
+}
+
+/// A snapshot with only these counters.
+fn counters_only(time: i64, names: impl Iterator<Item = String>) -> Arc<FlushSnapshot> {
+    let snapshot = snapshot_at(time);
+    let counter = snapshot.counters[0].clone();
+    let named = |name: String| CounterMetric { name: MetricName::new(&name), ..counter.clone() };
+    let (timers, gauges, sets) = (Vec::new(), Vec::new(), Vec::new());
+    Arc::new(FlushSnapshot {
+        counters: names.map(named).collect(),
+        timers,
+        gauges,
+        sets,
+        ..snapshot
+    })
+}
+
+/// The remaining pieces of a scrape.
+fn rest(body: &mut scrape::ScrapeBody) -> String {
+    let pieces: Vec<Vec<u8>> = std::iter::from_fn(|| body.next_piece()).collect();
+    String::from_utf8(pieces.concat()).unwrap()
+}
+
+fn text_scrape(prometheus: &PrometheusBackend) -> scrape::ScrapeBody {
+    scrape::ScrapeBody::new(Arc::clone(&prometheus.families), scrape::ScrapeFormat::Text)
+}
+
+#[test]
+fn pieces_of_scrape_have_each_family_once() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let names = (0..5000).flat_map(|n| [format!("plain.{n}"), format!("many;n={n}")]);
+    prometheus.flush(&counters_only(1000, names)).unwrap();
+    let mut body = text_scrape(&prometheus);
+    let first = body.next_piece().unwrap();
+    assert!(first.len() < 128 << 10, "{}", first.len());
+    let text = String::from_utf8(first).unwrap() + &rest(&mut body);
+    let headers = text.lines().filter(|line| line.starts_with("# TYPE many_total "));
+    assert_eq!(headers.count(), 1);
+    let mut samples: Vec<&str> = text.lines().filter(|line| line.starts_with(['m', 'p'])).collect();
+    assert_eq!(samples.len(), 10_000);
+    samples.dedup();
+    assert_eq!(samples.len(), 10_000);
+    assert_eq!(text, scrape(&prometheus));
+}
+
+#[test]
+fn scrape_continues_after_series_change() {
+    let settings = settings::PrometheusSettings { ttl: Duration::from_secs(5), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let names = |range: std::ops::Range<usize>| range.map(|n| format!("many;n={n:05}"));
+    prometheus.flush(&counters_only(1000, names(0..5000))).unwrap();
+    let mut body = text_scrape(&prometheus);
+    let first = String::from_utf8(body.next_piece().unwrap()).unwrap();
+    // Evicts some series that were rendered and some that were not, and adds others.
+    let others = names(10..4990).chain(["a".to_owned(), "zzz".to_owned(), "many;n=9".to_owned()]);
+    prometheus.flush(&counters_only(1010, others)).unwrap();
+    let text = first + &rest(&mut body);
+    let many = text.lines().filter(|line| line.starts_with("many_total{"));
+    let numbers: Vec<&str> = many.filter_map(|line| line.split('"').nth(1)).collect();
+    let expected: Vec<String> =
+        (0..4990).map(|n| format!("{n:05}")).chain(["9".to_owned()]).collect();
+    assert_eq!(numbers, expected);
+    assert!(text.contains("\nzzz_total 30\n") && !text.contains("\na_total"));
+    assert_eq!(text.matches("# TYPE many_total ").count(), 1);
+}
+
+#[test]
+fn names_and_helps_survive_eviction() {
+    let settings = settings::PrometheusSettings { ttl: Duration::from_secs(5), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let first = names(&["gone", "x.y;a=1", "x.y;a=2", "z"]);
+    prometheus.flush(&counters_only(1000, first.into_iter())).unwrap();
+    // The first key of the family `x_y_total` has no series any more.
+    prometheus.flush(&counters_only(1010, names(&["x.y;a=2", "z"]).into_iter())).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            "# HELP x_y_total The statsd counter x.y.",
+            "x_y_total{a=\"2\"} 60",
+            "z_total 60",
+            "statsd_prometheus_series 2",
+        ],
+    );
+    assert!(!text.contains("gone") && !text.contains("a=\"1\""), "{text}");
+    prometheus.flush(&counters_only(1012, names(&["x.y;a=1"]).into_iter())).unwrap();
+    assert_lines(&scrape(&prometheus), &["x_y_total{a=\"1\"} 30", "x_y_total{a=\"2\"} 60"]);
+}
+
+#[test]
+fn repeated_metrics_do_not_renew_removed_series() {
+    let settings = settings::PrometheusSettings { ttl: Duration::from_secs(15), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let flush = |prometheus: &mut PrometheusBackend, time: i64, idle: bool| {
+        let mut snapshot = snapshot_at(time);
+        snapshot.counters[0].idle = idle;
+        snapshot.counters[0].value = if idle { 0.0 } else { 30.0 };
+        snapshot.gauges[0].idle = idle;
+        prometheus.flush(&Arc::new(snapshot)).unwrap();
+        scrape(prometheus)
+    };
+    flush(&mut prometheus, 1000, false);
+    assert_lines(&flush(&mut prometheus, 1010, true), &["pool_size -2.5", "api_hits_total 30"]);
+    for time in [1020, 1030, 1040] {
+        let text = flush(&mut prometheus, time, true);
+        assert!(!text.contains("pool_size") && !text.contains("api_hits_total 0"), "{text}");
+        assert_lines(&text, &["users 2"]);
+    }
+    assert_lines(&flush(&mut prometheus, 1050, false), &["pool_size -2.5", "api_hits_total 30"]);
 }

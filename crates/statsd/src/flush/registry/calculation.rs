@@ -11,7 +11,7 @@ use crate::{
     flush::{
         CounterMetric, GaugeMetric, SetMetric, TimerMetric, TimerSamples,
         statistics::{PrefixSums, TimerRules},
-        table::MetricTable,
+        table::{MetricEntry, MetricTable},
     },
 };
 
@@ -26,8 +26,7 @@ struct Calculator<'r> {
 impl KeyRegistry {
     /// Returns all counters, and the variants of merged ones.
     pub(super) fn counters(&mut self) -> (Vec<CounterMetric>, Vec<CounterMetric>) {
-        let (flush, seconds) = (self.flushes, self.settings.flush_interval.as_secs_f64());
-        let list = |table: &mut _| counters(table, flush, seconds);
+        let list = |table: &mut _| counters(table, self.needs.idle_counters);
         (list(&mut self.counters), list(&mut self.variants.counters))
     }
 
@@ -39,35 +38,39 @@ impl KeyRegistry {
             seconds: self.settings.flush_interval.as_secs_f64(),
             distributions: self.needs.distributions,
         };
-        let mut list = |table: &mut _| timers(table, self.flushes, &mut calculator);
+        let mut list = |table: &mut _| timers(table, &mut calculator);
         (list(&mut self.timers), list(&mut self.variants.timers))
     }
 
     /// Returns all gauges, and the variants of merged ones.
     pub(super) fn gauges(&mut self) -> (Vec<GaugeMetric>, Vec<GaugeMetric>) {
-        let list = |table: &mut _| gauges(table, self.flushes);
-        (list(&mut self.gauges), list(&mut self.variants.gauges))
+        (gauges(&mut self.gauges), gauges(&mut self.variants.gauges))
     }
 
     /// Returns all sets, and the variants of merged ones.
     pub(super) fn sets(&mut self) -> (Vec<SetMetric>, Vec<SetMetric>) {
-        let list = |table: &mut _| sets(table, self.flushes);
-        (list(&mut self.sets), list(&mut self.variants.sets))
+        (sets(&mut self.sets), sets(&mut self.variants.sets))
     }
 }
 
-fn counters(table: &mut MetricTable<CounterState>, flush: u32, seconds: f64) -> Vec<CounterMetric> {
-    let mut counters = Vec::with_capacity(table.len());
+/// Returns the counters, with or without idle ones.
+fn counters(table: &mut MetricTable<CounterState>, with_idle: bool) -> Vec<CounterMetric> {
+    let is_included = |entry: &MetricEntry<CounterState>| with_idle || !entry.is_idle();
+    let included = table.iter().filter(|entry| is_included(entry)).count();
+    let mut counters = Vec::with_capacity(included);
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
+        let is_included = is_included(entry);
+        if !is_included {
+            return;
+        }
         entry.state.total += entry.state.value;
         counters.push(CounterMetric {
             name: entry.name.clone(),
             merged: entry.merged,
             value: entry.state.value,
-            rate: entry.state.value / seconds,
             total: entry.state.total,
-            since: time(entry.state.since_ms),
+            since: compact_time(entry.state.since_ms),
+            idle: entry.is_idle(),
         });
     });
     counters
@@ -75,13 +78,11 @@ fn counters(table: &mut MetricTable<CounterState>, flush: u32, seconds: f64) -> 
 
 fn timers(
     table: &mut MetricTable<TimerState>,
-    flush: u32,
     calculator: &mut Calculator<'_>,
 ) -> Vec<TimerMetric> {
     let Calculator { rules, scratch, seconds, distributions } = calculator;
     let mut timers = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let key = entry.name.key();
         let state = &mut entry.state;
         let (fields, summary) = match &state.sketched {
@@ -112,22 +113,25 @@ fn timers(
     timers
 }
 
-fn gauges(table: &mut MetricTable<GaugeState>, flush: u32) -> Vec<GaugeMetric> {
+fn gauges(table: &mut MetricTable<GaugeState>) -> Vec<GaugeMetric> {
     let mut gauges = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let value = entry.state.value();
         entry.state.before = Some(value);
         entry.state.running = GaugeCell::default();
-        gauges.push(GaugeMetric { name: entry.name.clone(), merged: entry.merged, value });
+        gauges.push(GaugeMetric {
+            name: entry.name.clone(),
+            merged: entry.merged,
+            value,
+            idle: entry.is_idle(),
+        });
     });
     gauges
 }
 
-fn sets(table: &mut MetricTable<SetState>, flush: u32) -> Vec<SetMetric> {
+fn sets(table: &mut MetricTable<SetState>) -> Vec<SetMetric> {
     let mut sets = Vec::with_capacity(table.len());
     table.for_each_sorted(|entry| {
-        entry.last_flush = flush;
         let members = &entry.state.members;
         let text = |member: &[u8]| Box::<str>::from(String::from_utf8_lossy(member));
         let mut members: Vec<Box<str>> = members.iter().map(|member| text(member)).collect();
@@ -135,11 +139,19 @@ fn sets(table: &mut MetricTable<SetState>, flush: u32) -> Vec<SetMetric> {
         sets.push(SetMetric {
             name: entry.name.clone(),
             merged: entry.merged,
-            count: members.len() as u64,
+            count: match &entry.state.estimate {
+                Some(estimate) => estimate.count().round() as u64,
+                None => members.len() as u64,
+            },
             members: members.into(),
+            estimate: entry.state.estimate.clone().map(Arc::from),
         });
     });
     sets
+}
+
+fn compact_time(ms: u64) -> (u32, u16) {
+    (u32::try_from(ms / 1000).unwrap_or(u32::MAX), (ms % 1000) as u16)
 }
 
 fn time(ms: u64) -> SystemTime {

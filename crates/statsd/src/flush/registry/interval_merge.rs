@@ -1,9 +1,6 @@
 //! Adds a shard's interval to the registry.
 
-use std::{
-    mem,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{
     CounterState, GaugeState, KeyRegistry, RECENT_MAX, SetState, TimerState,
@@ -16,6 +13,7 @@ use crate::{
         table::{MetricEntry, MetricTable},
     },
     grammar::{BadLine, RejectReason},
+    settings::StatsdLimits,
 };
 
 impl KeyRegistry {
@@ -41,6 +39,7 @@ impl KeyRegistry {
             if let Some(variant) = variant.or(entry.linked) {
                 let entry = self.variants.counters.sum(variant, flushes, now_ms);
                 entry.state.value += counter.sum;
+                entry.hit(counter.hits);
             }
         });
         let exact_max = self.settings.limits.exact_samples;
@@ -48,7 +47,9 @@ impl KeyRegistry {
             let CellTarget { key, variant } = timers[cell];
             if let Some(variant) = variant.or(self.timers.entry(key).linked) {
                 let mut copy = timer.clone();
-                self.variants.timers.observe(variant, &mut copy, exact_max, flushes, now_ms);
+                let variants = &mut self.variants.timers;
+                let entry = variants.observe(variant, &mut copy, exact_max, flushes, now_ms);
+                entry.hit(timer.hits);
             }
             let entry = self.timers.observe(key, timer, exact_max, flushes, now_ms);
             entry.hit(timer.hits);
@@ -61,18 +62,25 @@ impl KeyRegistry {
             entry.state.running.merge(gauge);
             entry.hit(gauge.hits);
             if let Some(variant) = variant.or(entry.linked) {
-                self.variants.gauges.touch(variant, ttl).state.running.merge(gauge);
+                let entry = self.variants.gauges.touch(variant, ttl);
+                entry.state.running.merge(gauge);
+                entry.hit(gauge.hits);
             }
         });
-        let members_max = self.settings.limits.set_members;
+        let limits = &self.settings.limits;
         interval.sets.drain(|cell, set| {
             let CellTarget { key, variant } = sets[cell];
             if let Some(variant) = variant.or(self.sets.entry(key).linked) {
-                let mut copy =
-                    SetCell { members: set.members.clone(), refused: set.refused, hits: 0 };
-                self.variants.sets.join(variant, &mut copy, members_max);
+                let mut copy = SetCell {
+                    members: set.members.clone(),
+                    estimate: set.estimate.clone(),
+                    refused: set.refused,
+                    hits: 0,
+                };
+                let (entry, _) = self.variants.sets.join(variant, &mut copy, limits);
+                entry.hit(set.hits);
             }
-            let (entry, refused) = self.sets.join(key, set, members_max);
+            let (entry, refused) = self.sets.join(key, set, limits);
             entry.hit(set.hits);
             let line = entry.name.key().as_bytes();
             interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
@@ -206,40 +214,26 @@ impl MetricTable<GaugeState> {
 
 impl MetricTable<SetState> {
     /// Adds the members of a cell to the set at an index; also returns how many samples were not
-    /// added because a set was full.
+    /// added because the set was full.
     fn join(
         &mut self,
         index: u32,
         cell: &mut SetCell,
-        members_max: usize,
+        limits: &StatsdLimits,
     ) -> (&mut MetricEntry<SetState>, u64) {
         let (entry, activated) = self.activate(index);
         if activated {
             entry.state = SetState::default();
         }
-        let mut refused = cell.refused;
-        let members = &mut entry.state.members;
-        if members.is_empty() {
-            *members = mem::take(&mut cell.members);
-        } else {
-            for member in cell.members.drain() {
-                // Each shard is within the limit, but their union may not be.
-                if members.len() < members_max || members.contains(&member) {
-                    members.insert(member);
-                } else {
-                    refused += 1;
-                }
-            }
-        }
-        entry.state.refused += refused;
+        let refused = entry.state.absorb(cell, limits);
         (entry, refused)
     }
 }
 
 impl<S> MetricEntry<S> {
     fn hit(&mut self, hits: u32) {
-        self.hits += u64::from(hits);
-        self.key_hits += u64::from(hits);
+        self.hits = self.hits.saturating_add(hits);
+        self.key_hits = self.key_hits.saturating_add(hits);
     }
 }
 

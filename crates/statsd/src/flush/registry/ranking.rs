@@ -43,7 +43,7 @@ impl KeyRegistry {
             table: &MetricTable<S>,
             hits: impl Fn(u64, u64) -> u64,
         ) -> impl Iterator<Item = (MetricType, &MetricName, u64)> {
-            let one = move |entry: &MetricEntry<S>| hits(entry.hits, entry.key_hits);
+            let one = move |entry: &MetricEntry<S>| hits(entry.hits.into(), entry.key_hits.into());
             table.iter().map(move |entry| (kind, &entry.name, one(entry))).filter(|row| row.2 > 0)
         }
         let mut rows: Vec<_> = hits_by_key(MetricType::Counter, &self.counters, &hits)

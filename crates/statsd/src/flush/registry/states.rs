@@ -3,8 +3,10 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    aggregate::{GaugeCell, Sketched, TimerCell},
+    aggregate::{GaugeCell, SetCell, Sketched, TimerCell},
     grammar::TimingUnit,
+    hyperloglog::HyperLogLog,
+    settings::{SetOverflow, StatsdLimits},
     sketch::Sketch,
 };
 
@@ -46,9 +48,50 @@ impl GaugeState {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetState {
+    /// Distinct members; empty once the set is an estimate.
     pub(crate) members: hashbrown::HashSet<Box<[u8]>>,
+    /// An estimate of all members once there are too many.
+    pub(crate) estimate: Option<Box<HyperLogLog>>,
     /// Samples with a new member that were not added because the set was full.
     pub(crate) refused: u64,
+}
+
+impl SetState {
+    /// Adds the members of a cell. Returns how many samples were not added because the set was
+    /// full.
+    pub(super) fn absorb(&mut self, cell: &mut SetCell, limits: &StatsdLimits) -> u64 {
+        let mut refused = cell.refused;
+        if self.members.is_empty() && self.estimate.is_none() {
+            self.members = mem::take(&mut cell.members);
+            self.estimate = cell.estimate.take();
+        }
+        if let Some(other) = &cell.estimate {
+            self.estimate().merge(other);
+        }
+        for member in cell.members.drain() {
+            // Each shard is within the limit, but their union may not be.
+            if let Some(estimate) = &mut self.estimate {
+                estimate.add(&member);
+            } else if self.members.len() < limits.set_members || self.members.contains(&member) {
+                self.members.insert(member);
+            } else {
+                match limits.set_overflow {
+                    SetOverflow::Refuse => refused += 1,
+                    SetOverflow::Estimate => self.estimate().add(&member),
+                }
+            }
+        }
+        self.refused += refused;
+        refused
+    }
+
+    /// Returns the estimate, which the set becomes if it is none yet.
+    fn estimate(&mut self) -> &mut HyperLogLog {
+        let members = mem::take(&mut self.members);
+        let estimate = self.estimate.get_or_insert_default();
+        members.iter().for_each(|member| estimate.add(member));
+        estimate
+    }
 }
 
 impl TimerState {

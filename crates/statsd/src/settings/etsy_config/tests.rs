@@ -85,6 +85,7 @@ fn etsy_example_keys_are_read() {
         delete_idle_sets: true,
         delete_idle_gauges: false,
         gauge_ttl: 3,
+        ttl: Duration::ZERO,
         sanitise: false,
         prefix: "me".to_owned(),
         extra_metrics: false,
@@ -179,6 +180,15 @@ fn expressions_are_evaluated() {
     assert_eq!(settings.listen, [ListenSettings::udp("0.0.0.0:8130".parse().unwrap())]);
     assert_eq!(settings.backends.graphite[0].host, "y");
     assert_eq!(settings.flush_interval, Duration::from_secs(10));
+}
+
+#[test]
+fn file_is_watched_unless_it_says_otherwise() {
+    let watched = |text: &str| read(text).unwrap().settings.reload_on_change;
+    assert!(watched("{ port: 1 }"));
+    assert!(watched("{ automaticConfigReload: true }"));
+    assert!(!watched("{ automaticConfigReload: false }"));
+    assert!(!watched("[statsd]"));
 }
 
 #[test]

@@ -6,31 +6,50 @@ use yaml_rust2::{
     scanner::Marker,
 };
 
-use super::mapping::MappingProblem;
-
 /// Maximum nesting of lists and maps.
 const DEPTH_MAX: usize = 32;
 
+/// The reason why a text cannot be read as YAML.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum YamlProblem {
+    /// The text is not valid YAML.
+    #[error("invalid YAML: {reason}")]
+    Syntax {
+        /// The parser's message.
+        reason: String,
+    },
+    /// An alias, `*name`.
+    #[error("aliases are not supported: write the value instead")]
+    Alias,
+    /// Lists and maps are nested too deeply.
+    #[error("lists and maps are nested more than 32 levels deep")]
+    TooDeep,
+    /// A key is a list or a map.
+    #[error("a key must be a string")]
+    KeyNotText,
+}
+
 /// A value and its first line, from 1.
 #[derive(Clone, Debug)]
-pub(super) struct YamlNode {
-    pub(super) line: usize,
-    pub(super) value: YamlValue,
+pub(crate) struct YamlNode {
+    pub(crate) line: usize,
+    pub(crate) value: YamlValue,
 }
 
 /// The content of a node: text, list or map.
 #[derive(Clone, Debug)]
-pub(super) enum YamlValue {
+pub(crate) enum YamlValue {
     Scalar(String),
     List(Vec<YamlNode>),
     Map(Vec<(String, YamlNode)>),
 }
 
 /// Parses the first document; `None` if it is empty.
-pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, (usize, MappingProblem)> {
+pub(crate) fn parse(text: &str) -> Result<Option<YamlNode>, (usize, YamlProblem)> {
     let mut tree = YamlTree::default();
     Parser::new_from_str(text).load(&mut tree, false).map_err(|error| {
-        (error.marker().line(), MappingProblem::Syntax { reason: error.info().to_owned() })
+        (error.marker().line(), YamlProblem::Syntax { reason: error.info().to_owned() })
     })?;
     match tree.problem {
         Some(problem) => Err(problem),
@@ -43,13 +62,13 @@ struct YamlTree {
     root: Option<YamlNode>,
     /// Unfinished lists and maps, each with the map key whose value is still missing.
     open: Vec<(YamlNode, Option<String>)>,
-    problem: Option<(usize, MappingProblem)>,
+    problem: Option<(usize, YamlProblem)>,
 }
 
 impl YamlTree {
     fn open_node(&mut self, line: usize, value: YamlValue) {
         if self.open.len() >= DEPTH_MAX {
-            self.problem.get_or_insert((line, MappingProblem::TooDeep));
+            self.problem.get_or_insert((line, YamlProblem::TooDeep));
         }
         self.open.push((YamlNode { line, value }, None));
     }
@@ -63,7 +82,7 @@ impl YamlTree {
             (YamlValue::List(list), _, value) => list.push(YamlNode { line: node.line, value }),
             (YamlValue::Map(_), None, YamlValue::Scalar(text)) => *key = Some(text),
             (YamlValue::Map(_), None, _) => {
-                self.problem.get_or_insert((node.line, MappingProblem::KeyNotText));
+                self.problem.get_or_insert((node.line, YamlProblem::KeyNotText));
                 // A placeholder key, otherwise values would be read as keys.
                 *key = Some(String::new());
             }
@@ -91,7 +110,7 @@ impl MarkedEventReceiver for YamlTree {
                     self.add(node);
                 }
             }
-            Event::Alias(_) => self.problem = Some((line, MappingProblem::Alias)),
+            Event::Alias(_) => self.problem = Some((line, YamlProblem::Alias)),
             _ => {}
         }
     }
@@ -105,8 +124,8 @@ fn nodes_record_their_lines() {
     let YamlValue::Map(entry) = &list[0].value else { panic!("{tree:?}") };
     assert_eq!((entry[1].0.as_str(), entry[1].1.line), ("y", 3));
     assert!(matches!(parse(""), Ok(None)));
-    assert!(matches!(parse("a: &x [1]\nb: *x"), Err((2, MappingProblem::Alias))));
-    assert!(matches!(parse("a: [1"), Err((_, MappingProblem::Syntax { .. }))));
+    assert!(matches!(parse("a: &x [1]\nb: *x"), Err((2, YamlProblem::Alias))));
+    assert!(matches!(parse("a: [1"), Err((_, YamlProblem::Syntax { .. }))));
     let deep = "[".repeat(40) + &"]".repeat(40);
-    assert!(matches!(parse(&deep), Err((1, MappingProblem::TooDeep))));
+    assert!(matches!(parse(&deep), Err((1, YamlProblem::TooDeep))));
 }

@@ -1,0 +1,296 @@
+//! [`BackendSet`]: the running backends, which a reload may replace.
+//!
+//! ```text
+//!              unchanged ─────────────────────────► stays, with connection, spool and totals
+//!  sections ── new ─────► opened, thread started ──► gets the next flush
+//!              removed ─► delivers what it has ────► ends within shutdown-timeout
+//! ```
+//!
+//! Everything that may take time happens on the thread that reloads or on those of the backends.
+//! The flush thread waits at most for the moment in which the list changes.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use howdah_connect::Environment;
+use parking_lot::Mutex;
+
+use super::runner::{BackendRunner, PendingFinish, QueueOutcome};
+use crate::{
+    backends::{
+        BackendOpenError, BackendSection, BackendStatus, MetricBackend, OpenedBackend,
+        ScrapeEndpoint, SnapshotRequirements,
+    },
+    flush::FlushSnapshot,
+    settings::{StatsdDialect, StatsdSettings},
+};
+
+/// The running backends, and those that are ending.
+#[derive(Debug)]
+pub(super) struct BackendSet {
+    /// Opens backends from settings; `None` if a reload must not change them.
+    opener: Option<BackendOpener>,
+    entries: Mutex<Vec<BackendEntry>>,
+    retiring: Mutex<Vec<RetiringBackend>>,
+    /// Locked during a reload, so that there is only one at a time.
+    reloading: Mutex<()>,
+}
+
+/// The circumstances in which backends are opened, besides their sections.
+pub(super) struct BackendOpener {
+    pub(super) dialect: StatsdDialect,
+    pub(super) environment: Environment,
+}
+
+impl std::fmt::Debug for BackendOpener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackendOpener").field("dialect", &self.dialect).finish_non_exhaustive()
+    }
+}
+
+/// A backend that is ready to start.
+pub(super) struct PreparedBackend {
+    /// `None` for a backend that is not from the settings.
+    section: Option<BackendSection>,
+    opened: OpenedBackend,
+}
+
+#[derive(Debug)]
+struct BackendEntry {
+    section: Option<BackendSection>,
+    endpoint: Option<Arc<ScrapeEndpoint>>,
+    runner: BackendRunner,
+}
+
+/// A backend that a reload has removed.
+#[derive(Debug)]
+struct RetiringBackend {
+    pending: PendingFinish,
+    deadline: Instant,
+}
+
+/// The reason why a reload left the backends as they were.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BackendReloadError {
+    #[error(transparent)]
+    Open(#[from] BackendOpenError),
+    #[error("cannot start a backend's thread")]
+    Thread(#[source] io::Error),
+}
+
+impl BackendOpener {
+    /// Opens all configured backends.
+    ///
+    /// # Errors
+    ///
+    /// See [`BackendOpenError`].
+    pub(super) fn open_all(
+        &self,
+        settings: &StatsdSettings,
+    ) -> Result<Vec<PreparedBackend>, BackendOpenError> {
+        let sections = BackendSection::all(settings).into_iter();
+        sections.map(|section| self.open(section, None)).collect()
+    }
+
+    /// Opens a backend, for Prometheus at the endpoint of an earlier one if there is one.
+    fn open(
+        &self,
+        section: BackendSection,
+        earlier: Option<&Arc<ScrapeEndpoint>>,
+    ) -> Result<PreparedBackend, BackendOpenError> {
+        let opened = section.open(self.dialect, &self.environment, earlier)?;
+        Ok(PreparedBackend { section: Some(section), opened })
+    }
+}
+
+impl PreparedBackend {
+    /// Creates a backend that is not from the settings.
+    pub(super) fn from_caller(backend: Box<dyn MetricBackend>) -> Self {
+        Self { section: None, opened: OpenedBackend { backend, endpoint: None } }
+    }
+
+    pub(super) fn requirements(&self) -> SnapshotRequirements {
+        self.opened.backend.requirements()
+    }
+
+    fn start(self, started: SystemTime) -> io::Result<BackendEntry> {
+        let OpenedBackend { backend, endpoint } = self.opened;
+        let runner = BackendRunner::start(backend, started)?;
+        Ok(BackendEntry { section: self.section, endpoint, runner })
+    }
+}
+
+impl BackendSet {
+    /// Starts the threads of the backends. With `opener`, a reload may change them.
+    ///
+    /// # Errors
+    ///
+    /// A thread cannot be started.
+    pub(super) fn start(
+        opener: Option<BackendOpener>,
+        prepared: Vec<PreparedBackend>,
+        started: SystemTime,
+    ) -> io::Result<Self> {
+        let entries: io::Result<Vec<BackendEntry>> =
+            prepared.into_iter().map(|backend| backend.start(started)).collect();
+        Ok(Self {
+            opener,
+            entries: Mutex::new(entries?),
+            retiring: Mutex::default(),
+            reloading: Mutex::default(),
+        })
+    }
+
+    /// Returns the status of each backend.
+    pub(super) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
+        let entries = self.entries.lock();
+        entries.iter().map(|entry| (entry.runner.name(), entry.runner.status())).collect()
+    }
+
+    /// Whether a reload may change the backends.
+    pub(super) fn is_reloadable(&self) -> bool {
+        self.opener.is_some()
+    }
+
+    /// Queues an interval for each backend.
+    pub(super) fn flush(&self, snapshot: &Arc<FlushSnapshot>) {
+        for BackendEntry { runner, .. } in &*self.entries.lock() {
+            match runner.flush(Arc::clone(snapshot)) {
+                QueueOutcome::Queued => {}
+                QueueOutcome::Joined => tracing::info!(
+                    backend = runner.name(),
+                    timestamp = snapshot.timestamp,
+                    "backend busy with earlier intervals: joined this one to the waiting one"
+                ),
+                QueueOutcome::Dropped => tracing::warn!(
+                    backend = runner.name(),
+                    timestamp = snapshot.timestamp,
+                    metrics = snapshot.self_metrics.num_stats,
+                    "backend busy with earlier intervals: dropped this one"
+                ),
+            }
+        }
+        self.poll_retiring(Instant::now());
+    }
+
+    /// Logs the results of removed backends that have ended.
+    fn poll_retiring(&self, now: Instant) {
+        self.retiring.lock().retain(|RetiringBackend { pending, deadline }| {
+            let backend = pending.name();
+            match pending.poll() {
+                Some(Ok(())) => tracing::info!(backend, "removed backend stopped"),
+                Some(Err(error)) => {
+                    tracing::error!(backend, error, "removed backend did not deliver all values");
+                }
+                None if now >= *deadline => {
+                    tracing::error!(backend, "removed backend did not finish in time");
+                }
+                None => return true,
+            }
+            false
+        });
+    }
+
+    /// Queues the last interval, and waits until all backends have ended. Returns those that did
+    /// not deliver all values, each with the reason.
+    pub(super) fn finish(
+        &self,
+        snapshot: &Arc<FlushSnapshot>,
+        deadline: Instant,
+    ) -> Vec<(&'static str, String)> {
+        let entries = std::mem::take(&mut *self.entries.lock());
+        let finishing = entries
+            .into_iter()
+            .map(|entry| entry.runner.finish(Some(Arc::clone(snapshot)), deadline));
+        let retiring = std::mem::take(&mut *self.retiring.lock());
+        let all: Vec<PendingFinish> =
+            finishing.chain(retiring.into_iter().map(|one| one.pending)).collect();
+        all.into_iter().filter_map(|finishing| finishing.wait(deadline)).collect()
+    }
+
+    /// Starts the backends of new sections and removes those of missing ones, which get `timeout`
+    /// to deliver what they have. `require` is called with what the new backends require of
+    /// snapshots, before the list changes. Returns the number of started and of removed backends.
+    ///
+    /// # Errors
+    ///
+    /// A new backend cannot be opened or started. Then nothing changes.
+    pub(super) fn reload(
+        &self,
+        settings: &StatsdSettings,
+        timeout: Duration,
+        require: impl FnOnce(SnapshotRequirements),
+    ) -> Result<(usize, usize), BackendReloadError> {
+        let Some(opener) = &self.opener else { return Ok((0, 0)) };
+        let _one = self.reloading.lock();
+        let current: Vec<(Option<BackendSection>, Option<Arc<ScrapeEndpoint>>)> = {
+            let entries = self.entries.lock();
+            entries.iter().map(|entry| (entry.section.clone(), entry.endpoint.clone())).collect()
+        };
+        // Entries from the settings are removed unless they are claimed by an equal section.
+        let mut removed: Vec<bool> = current.iter().map(|(section, _)| section.is_some()).collect();
+        let mut claims = Vec::new();
+        for section in BackendSection::all(settings) {
+            let mut positions = 0..current.len();
+            let found =
+                positions.find(|at| removed[*at] && current[*at].0.as_ref() == Some(&section));
+            if let Some(at) = found {
+                removed[at] = false;
+            }
+            claims.push((section, found));
+        }
+        let mut prepared = Vec::new();
+        for (section, _) in claims.iter().filter(|(_, found)| found.is_none()) {
+            let listens = |(other, _): &(Option<BackendSection>, _)| {
+                other.as_ref().and_then(BackendSection::listen) == section.listen()
+            };
+            let earlier = current.iter().zip(&removed);
+            let mut earlier = earlier.filter(|(entry, removed)| **removed && listens(entry));
+            let earlier = earlier.find_map(|((_, endpoint), _)| endpoint.as_ref());
+            prepared.push(opener.open(section.clone(), earlier)?);
+        }
+        let needs = prepared.iter().map(PreparedBackend::requirements);
+        require(needs.fold(SnapshotRequirements::MINIMAL, SnapshotRequirements::or));
+        let now = SystemTime::now();
+        let started: io::Result<Vec<BackendEntry>> =
+            prepared.into_iter().map(|backend| backend.start(now)).collect();
+        let started = started.map_err(BackendReloadError::Thread)?;
+        let started_count = started.len();
+        let retired = self.replace(claims.into_iter().map(|(_, found)| found), started);
+        let deadline = Instant::now() + timeout;
+        let retired = retired.into_iter().map(|entry| RetiringBackend {
+            pending: entry.runner.finish(None, deadline),
+            deadline,
+        });
+        let retired: Vec<RetiringBackend> = retired.collect();
+        let retired_count = retired.len();
+        self.retiring.lock().extend(retired);
+        Ok((started_count, retired_count))
+    }
+
+    /// Replaces the list: each claim is the position of an entry that stays, or `None` for the next
+    /// of the new ones. Entries that are not from the settings stay at the end. Returns the rest.
+    fn replace(
+        &self,
+        claims: impl Iterator<Item = Option<usize>>,
+        new: Vec<BackendEntry>,
+    ) -> Vec<BackendEntry> {
+        let mut new = new.into_iter();
+        let mut entries = self.entries.lock();
+        let mut old: Vec<Option<BackendEntry>> =
+            std::mem::take(&mut *entries).into_iter().map(Some).collect();
+        for claim in claims {
+            entries.extend(match claim {
+                Some(at) => old[at].take(),
+                None => new.next(),
+            });
+        }
+        let (rest, given): (Vec<BackendEntry>, Vec<BackendEntry>) =
+            old.into_iter().flatten().partition(|entry| entry.section.is_some());
+        entries.extend(given);
+        rest
+    }
+}
