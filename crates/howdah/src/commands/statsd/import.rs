@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
         (None, flags) => {
             let path = PathBuf::from("--exporter-args");
-            let read = read_text(flags.as_deref().unwrap_or_default(), &path);
+            let read = read_text(flags.as_deref().unwrap_or_default(), &path, None);
             (path, read)
         }
     };
