@@ -7,6 +7,7 @@
 mod backends;
 mod etsy_config;
 mod file;
+mod input;
 mod listen;
 mod literal;
 
@@ -22,6 +23,7 @@ pub use self::{
         RepeaterSettings, Temporality,
     },
     file::{ParsedSettings, SettingsFormat},
+    input::TagStyles,
     listen::ListenSettings,
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
@@ -32,6 +34,8 @@ pub use howdah_settings::{Diagnostic, SettingsErrors};
 pub struct StatsdSettings {
     /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
+    /// The forms of tags that are read.
+    pub tags: TagStyles,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
     /// Address of the management port; `None` turns it off. Default: 127.0.0.1:8126.
@@ -66,6 +70,7 @@ impl Default for StatsdSettings {
     fn default() -> Self {
         Self {
             dialect: StatsdDialect::default(),
+            tags: TagStyles::default(),
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
             health: None,

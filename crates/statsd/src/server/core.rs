@@ -151,6 +151,7 @@ impl ServerCore {
         let old = self.settings();
         let restart = [
             ("dialect", old.dialect != new.dialect),
+            ("tags", old.tags != new.tags),
             ("listen", old.listen != new.listen),
             ("management", old.management != new.management),
             ("health", old.health != new.health),

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
     flush::{
-        names,
+        names::KeyConversion,
         table::{MetricEntry, MetricTable},
     },
     grammar::{BadLine, RejectReason},
@@ -135,11 +135,11 @@ impl KeyRegistry {
     /// Returns the registry entries for a new cell.
     fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
         let sanitise = self.settings.aggregation.sanitise && !name.overflow;
-        let dialect = self.settings.dialect;
-        let key = names::canonical(name.name, name.tags, dialect, sanitise);
+        let conversion = KeyConversion::new(&self.settings);
+        let key = conversion.canonical(name.name, name.tags, sanitise);
         // Without a backend that uses names as sent, all spellings share one entry.
         let sent = if self.needs.names_as_sent && !name.overflow {
-            names::as_sent(name.name, name.tags, dialect)
+            conversion.as_sent(name.name, name.tags)
         } else {
             key.clone()
         };

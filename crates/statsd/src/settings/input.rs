@@ -1,0 +1,25 @@
+//! Settings for reading lines beyond the dialect: where tags may stand.
+
+use serde::Deserialize;
+
+/// `[statsd.tags]`: the forms of tags that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TagStyles {
+    /// `name:1|c|#tag:value,tag2`. If off, the tags of such lines are dropped.
+    pub dogstatsd: bool,
+    /// `name;tag=value:1|c`. If off, `;` in a name becomes `_`.
+    pub graphite: bool,
+    /// `name,tag=value:1|c`. Always off in the Perl dialect, in which names may contain commas.
+    pub influx: bool,
+    /// `name#tag=value,tag2:1|c`.
+    pub librato: bool,
+    /// `name[tag=value,tag2]:1|c`, with the brackets anywhere in the name.
+    pub signalfx: bool,
+}
+
+impl Default for TagStyles {
+    fn default() -> Self {
+        Self { dogstatsd: true, graphite: true, influx: true, librato: false, signalfx: false }
+    }
+}
