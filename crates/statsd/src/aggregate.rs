@@ -36,6 +36,7 @@ pub use self::{
     rejects::{RejectedLine, Rejects},
     shard::SampleShard,
 };
+pub(crate) use self::keys::CONTAINER_SEPARATOR;
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.

@@ -18,8 +18,34 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+use crate::settings::{StatsdDialect, StatsdSettings};
+
 pub(crate) use self::number::number;
 pub use self::parse::packet;
+
+/// The rules for lines that statsd servers read differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineRules {
+    /// A sign changes a gauge by the value instead of setting it: etsy's dialect.
+    pub signs_change_gauges: bool,
+    /// Sample rates apply only to counters: the Perl dialect.
+    pub rates_for_counters_only: bool,
+    /// Containers are part of samples ([`StatsdSample::container`]).
+    pub origin: bool,
+}
+
+impl LineRules {
+    /// Returns the rules for these settings.
+    pub fn new(settings: &StatsdSettings) -> Self {
+        let dialect = settings.dialect;
+        let is_dogstatsd = dialect == StatsdDialect::Dogstatsd;
+        Self {
+            signs_change_gauges: dialect == StatsdDialect::Etsy,
+            rates_for_counters_only: dialect == StatsdDialect::Perl,
+            origin: settings.dogstatsd.origin.unwrap_or(is_dogstatsd),
+        }
+    }
+}
 
 /// A consumer of the content of packets. Calls are made in the order of the bytes.
 pub trait SampleSink {
@@ -44,6 +70,8 @@ pub struct StatsdSample<'p> {
     pub name: &'p [u8],
     /// The bytes after `|#` and before the next `|`, unchanged: `env:prod,canary`. Often empty.
     pub tags: &'p [u8],
+    /// The sender's container, the bytes after `|c:`, if the rules say so. Often empty.
+    pub container: &'p [u8],
     /// The value, with its meaning.
     pub value: SampleValue<'p>,
     /// The sample rate: above zero, 1 if missing. Its inverse is at most [`WEIGHT_MAX`].

@@ -23,7 +23,7 @@ pub use self::{
         RepeaterSettings, Temporality,
     },
     file::{ParsedSettings, SettingsFormat},
-    input::TagStyles,
+    input::{DogstatsdSettings, TagStyles},
     listen::ListenSettings,
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
@@ -36,6 +36,8 @@ pub struct StatsdSettings {
     pub dialect: StatsdDialect,
     /// The forms of tags that are read.
     pub tags: TagStyles,
+    /// The fields of DogStatsD that have an effect.
+    pub dogstatsd: DogstatsdSettings,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
     /// Address of the management port; `None` turns it off. Default: 127.0.0.1:8126.
@@ -71,6 +73,7 @@ impl Default for StatsdSettings {
         Self {
             dialect: StatsdDialect::default(),
             tags: TagStyles::default(),
+            dogstatsd: DogstatsdSettings::default(),
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
             health: None,

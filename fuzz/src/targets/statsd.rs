@@ -4,7 +4,9 @@ use std::mem::discriminant;
 
 use howdah_statsd::{
     aggregate::{SampleShard, ShardInterval},
-    grammar::{BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, WEIGHT_MAX, packet},
+    grammar::{
+        BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, WEIGHT_MAX, packet,
+    },
     settings::{StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
@@ -55,7 +57,7 @@ pub fn run(input: &[u8]) -> Shape {
                 let mut lines = SampleTrace::default();
                 for line in input.split(|byte| *byte == b'\n') {
                     let before = (lines.outcomes.len(), lines.lines);
-                    packet(line, dialect, &mut lines);
+                    packet(line, rules(dialect), &mut lines);
                     assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
                     assert_eq!(
                         lines.outcomes.len() > before.0,
@@ -69,6 +71,10 @@ pub fn run(input: &[u8]) -> Shape {
             },
         ),
     )
+}
+
+fn rules(dialect: StatsdDialect) -> LineRules {
+    LineRules::new(&StatsdSettings { dialect, ..StatsdSettings::default() })
 }
 
 /// Aggregates the packet twice, with a flush in between.
@@ -123,7 +129,7 @@ struct Outcome {
 impl SampleTrace {
     fn by(input: &[u8], dialect: StatsdDialect) -> Self {
         let mut trace = Self::default();
-        packet(input, dialect, &mut trace);
+        packet(input, rules(dialect), &mut trace);
         trace
     }
 

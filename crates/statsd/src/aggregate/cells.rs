@@ -5,7 +5,7 @@ use std::mem;
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{MetricType, Rejects};
+use super::{MetricType, Rejects, keys::RawKey};
 use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 
 /// The values that one shard aggregated between two swaps.
@@ -86,23 +86,32 @@ pub struct NewName<'t> {
     pub kind: MetricType,
     /// The name as received.
     pub name: &'t [u8],
-    /// The tags as received.
+    /// The tags as received, followed by `|` and the container if there is one.
     pub tags: &'t [u8],
     /// Whether this is the server's own overflow key, which must not be sanitised.
     pub overflow: bool,
+}
+
+/// A key to be assigned a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewKey<'k> {
+    pub(super) kind: MetricType,
+    pub(super) key: RawKey<'k>,
+    /// As in [`NewName`].
+    pub(super) overflow: bool,
 }
 
 impl NewNames {
     /// Maximum number of entries whose memory is retained: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
-    pub(super) fn push(&mut self, new: NewName<'_>) {
-        let NewName { kind, name, tags, overflow } = new;
+    pub(super) fn push(&mut self, new: NewKey<'_>) {
+        let NewKey { kind, key, overflow } = new;
         // Both lengths are far below `u32::MAX`, because name and tags came in one packet.
-        let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
+        let (name_bytes, tags_bytes) = (key.name.len() as u32, key.tail_bytes() as u32);
         self.entries.push(NewNameEntry { name_bytes, tags_bytes, kind, overflow });
-        self.text.extend_from_slice(name);
-        self.text.extend_from_slice(tags);
+        self.text.extend_from_slice(key.name);
+        key.push_tail(&mut self.text);
     }
 
     /// Returns all keys in the order in which they were assigned cells.

@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{grammar::RejectReason, settings::StatsdLimits};
+use crate::{
+    grammar::RejectReason,
+    settings::{StatsdDialect, StatsdLimits},
+};
 
 fn shard(limits: StatsdLimits) -> SampleShard {
     SampleShard::new(&StatsdSettings { limits, ..StatsdSettings::default() })
@@ -57,6 +60,35 @@ fn excess_keys_share_overflow_key() {
     assert!((950..=1050).contains(&interval.overflow_keys), "{}", interval.overflow_keys);
     let sums = sums(&mut interval, &mut names);
     assert_eq!(sums[2], ("statsd.overflow".into(), 998.0));
+}
+
+#[test]
+fn container_is_part_of_key_where_rules_say_so() {
+    let packet = b"a:1|c\na:2|c|c:x\na:4|c|#t:1\na:8|c|#t:1|c:x\na:16|c|c:x\na:32|c|#t:1";
+    let key = |name: NewName<'_>| {
+        String::from_utf8_lossy(&[name.name, name.tags].concat()).into_owned()
+    };
+    for (dialect, keys) in [
+        (StatsdDialect::Etsy, &["a", "at:1"][..]),
+        (StatsdDialect::Dogstatsd, &["a", "a|x", "at:1", "at:1|x"]),
+    ] {
+        let mut shard = SampleShard::new(&StatsdSettings { dialect, ..StatsdSettings::default() });
+        shard.apply_packet(packet);
+        let mut interval = shard.swap(ShardInterval::default());
+        let names: Vec<String> = interval.names.iter().map(key).collect();
+        assert_eq!(names, keys);
+        let mut sums = Vec::new();
+        interval.counters.drain(|_, counter| sums.push(counter.sum));
+        let expected: &[f64] = if keys.len() == 2 { &[19.0, 44.0] } else { &[1.0, 18.0, 36.0, 8.0] };
+        assert_eq!(sums, expected);
+        // Known keys are found again, also after the table has grown.
+        for number in 0..1000 {
+            shard.apply_packet(format!("k{number}:1|c|#t|c:{number}").as_bytes());
+        }
+        shard.swap(ShardInterval::default());
+        shard.apply_packet(packet);
+        assert!(shard.swap(ShardInterval::default()).names.is_empty());
+    }
 }
 
 #[test]

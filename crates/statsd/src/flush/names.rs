@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use crate::{
     MetricName,
+    aggregate::CONTAINER_SEPARATOR,
     name::push_tag,
     settings::{StatsdDialect, StatsdSettings, TagStyles},
 };
@@ -29,14 +30,20 @@ impl KeyConversion {
 
     /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
     ///
-    /// Tags are appended in Graphite's format and in the order sent: `;name=value`. With
-    /// `sanitise`, characters invalid in Graphite are replaced or removed, also in tags, by the
-    /// rules of the dialect.
+    /// Tags are appended in Graphite's format and in the order sent: `;name=value`. `tags` may end
+    /// in `|` and a container, which becomes the tag [`CONTAINER_TAG`]. With `sanitise`, characters
+    /// invalid in Graphite are replaced or removed, also in tags, by the rules of the dialect.
     pub(super) fn canonical(self, name: &[u8], tags: &[u8], sanitise: bool) -> MetricName {
         let mut key = self.tags_in_name(String::from_utf8_lossy(name));
-        for tag in self.tag_list(&String::from_utf8_lossy(tags)) {
+        let tags = String::from_utf8_lossy(tags);
+        let (tags, container) = split_container(&tags);
+        for tag in self.tag_list(tags) {
             key.to_mut().push(';');
             key.to_mut().push_str(&tag.replacen(';', "_", 1).replacen(':', "=", 1));
+        }
+        if let Some(container) = container {
+            let container = container.replace(';', "_");
+            key.to_mut().push_str(&format!(";{CONTAINER_TAG}={container}"));
         }
         if sanitise {
             MetricName::new(&sanitised(&key, self.dialect))
@@ -60,11 +67,16 @@ impl KeyConversion {
                 None => push_tag(&mut key, tag, None),
             }
         }
-        for tag in self.tag_list(&String::from_utf8_lossy(tags)) {
+        let tags = String::from_utf8_lossy(tags);
+        let (tags, container) = split_container(&tags);
+        for tag in self.tag_list(tags) {
             match tag.split_once(':').or_else(|| tag.split_once('=')) {
                 Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
                 None => push_tag(&mut key, tag, None),
             }
+        }
+        if let Some(container) = container {
+            push_tag(&mut key, CONTAINER_TAG, Some(container));
         }
         MetricName::new(&key)
     }
@@ -91,6 +103,20 @@ impl KeyConversion {
             .or_else(|| styles.librato.then(|| librato(&name)).flatten())
             .or_else(|| styles.influx.then(|| influx(&name)).flatten());
         converted.map_or(name, Cow::Owned)
+    }
+}
+
+/// The tag that a container becomes.
+const CONTAINER_TAG: &str = "container_id";
+
+/// Splits raw tags from the container. Newer clients send `ci-` and the id, or `in-` and the number
+/// of an inode; older ones only the id.
+fn split_container(tags: &str) -> (&str, Option<&str>) {
+    match tags.split_once(char::from(CONTAINER_SEPARATOR)) {
+        Some((tags, container)) => {
+            (tags, Some(container.strip_prefix("ci-").unwrap_or(container)))
+        }
+        None => (tags, None),
     }
 }
 
@@ -282,6 +308,14 @@ mod tests {
         }
         assert_eq!(both(signalfx, "[b=c]", ""), "b=c [b=c]");
         assert_eq!(both(signalfx, "a[b=c", ""), "ab=c a[b=c");
+    }
+
+    #[test]
+    fn container_becomes_last_tag() {
+        let all = TagStyles::default();
+        assert_eq!(both(all, "a", "b:c|ci-83c"), "a;b=c;container_id=83c");
+        assert_eq!(both(all, "a", "|in-7"), "a;container_id=in-7");
+        assert_eq!(both(all, "a", "|x;y"), "a;container_id=x_y a;container_id=x\u{1f}y");
     }
 
     #[test]

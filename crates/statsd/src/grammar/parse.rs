@@ -3,36 +3,35 @@
 use memchr::{memchr, memchr2, memmem, memrchr};
 
 use super::{
-    ADDEND_MAX, BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, TimingUnit,
-    WEIGHT_MAX,
+    ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample,
+    TimingUnit, WEIGHT_MAX,
     number::{addend, number},
 };
-use crate::settings::StatsdDialect;
 
 /// Parses a packet, or any sequence of complete lines, and passes its content to `sink`.
 #[inline]
-pub fn packet(bytes: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
+pub fn packet(bytes: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     let mut rest = bytes;
     while let Some(end) = memchr(b'\n', rest) {
-        line(&rest[..end], dialect, sink);
+        line(&rest[..end], rules, sink);
         rest = &rest[end + 1..];
     }
-    line(rest, dialect, sink);
+    line(rest, rules, sink);
 }
 
 /// Parses one line; ignores an empty one.
 #[inline]
-fn line(line: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
+fn line(line: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     if line.is_empty() {
         return;
     }
     sink.line();
     match simple_line(line) {
         Some((name, value, kind)) => {
-            LineContext { line, name, tags: b"", rate: None, dialect }
-                .value(value, kind, 1.0, sink);
+            let fields = LineFields::default();
+            LineContext { line, name, tags: b"", fields, rules }.value(value, kind, fields, sink);
         }
-        None => general_line(line, dialect, sink),
+        None => general_line(line, rules, sink),
     }
 }
 
@@ -72,7 +71,7 @@ impl ValueType {
     }
 }
 
-fn general_line(text: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
+fn general_line(text: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     if text.starts_with(b"_e{") {
         return if is_event(text) {
             sink.event();
@@ -100,18 +99,13 @@ fn general_line(text: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink)
         line: text,
         name: &head[..colon],
         tags: &tail[..tags_end],
-        rate: None,
-        dialect,
+        fields: LineFields::default(),
+        rules,
     };
     // Unknown fields after the tags are ignored: newer clients may send them.
     for field in fields.split(|byte| *byte == b'|') {
-        match field {
-            [b'@', rate @ ..] => match sample_rate(rate) {
-                Ok(rate) => line.rate = Some(rate),
-                Err(reason) => return sink.bad(BadLine { line: text, reason }),
-            },
-            [b'T', b'0'..=b'9', ..] => sink.timestamped(),
-            _ => {}
+        if let Err(reason) = line.fields.read(field, rules, sink) {
+            return sink.bad(BadLine { line: text, reason });
         }
     }
     line.values(&head[colon + 1..], sink);
@@ -122,9 +116,43 @@ struct LineContext<'p> {
     line: &'p [u8],
     name: &'p [u8],
     tags: &'p [u8],
-    /// The rate after the tags, if any.
+    /// The fields after the tags.
+    fields: LineFields<'p>,
+    rules: LineRules,
+}
+
+/// The fields of a line, or of one of its values.
+#[derive(Clone, Copy, Default)]
+struct LineFields<'p> {
     rate: Option<f64>,
-    dialect: StatsdDialect,
+    /// Empty if there is none, or the rules exclude it.
+    container: &'p [u8],
+    /// Whether the sender asked for no container (`|card:none`).
+    without_container: bool,
+}
+
+impl<'p> LineFields<'p> {
+    /// Reads one field; returns whether it is known.
+    fn read(
+        &mut self,
+        field: &'p [u8],
+        rules: LineRules,
+        sink: &mut impl SampleSink,
+    ) -> Result<bool, RejectReason> {
+        match field {
+            [b'@', text @ ..] => self.rate = Some(sample_rate(text)?),
+            [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
+            [b'c', b':', container @ ..] if rules.origin => self.container = container,
+            b"card:none" => self.without_container = true,
+            [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn container(&self) -> &'p [u8] {
+        if self.without_container { b"" } else { self.container }
+    }
 }
 
 impl<'p> LineContext<'p> {
@@ -153,41 +181,45 @@ impl<'p> LineContext<'p> {
     fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl SampleSink) {
         let mut fields = fields.split(|byte| *byte == b'|');
         let kind = ValueType::parse(fields.next().unwrap_or_default());
-        let rate = match self.fields(fields, sink) {
-            Ok(rate) => rate,
+        let fields = match self.fields(fields, sink) {
+            Ok(fields) => fields,
             Err(reason) => {
                 return values.split(|byte| *byte == b':').for_each(|_| self.bad(reason, sink));
             }
         };
         for value in values.split(|byte| *byte == b':') {
-            self.value(value, kind, rate, sink);
+            self.value(value, kind, fields, sink);
         }
     }
 
-    /// Parses the fields after a type and returns the rate. As in etsy's server, an unknown field
-    /// is an error only directly after the type.
+    /// Reads the fields after a type. As in etsy's server, an unknown field is an error only
+    /// directly after the type.
     fn fields(
         &self,
-        fields: impl Iterator<Item = &'p [u8]>,
+        list: impl Iterator<Item = &'p [u8]>,
         sink: &mut impl SampleSink,
-    ) -> Result<f64, RejectReason> {
-        let mut rate = self.rate.unwrap_or(1.0);
-        for (at, field) in fields.enumerate() {
-            match field {
-                [b'@', text @ ..] => rate = sample_rate(text)?,
-                [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
-                [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
-                _ if at == 0 && field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
-                _ if at == 0 => return Err(RejectReason::UnknownField),
-                _ => {}
+    ) -> Result<LineFields<'p>, RejectReason> {
+        let mut fields = self.fields;
+        for (at, field) in list.enumerate() {
+            match fields.read(field, self.rules, sink)? {
+                false if at > 0 => {}
+                false if field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
+                false => return Err(RejectReason::UnknownField),
+                true => {}
             }
         }
-        Ok(rate)
+        Ok(fields)
     }
 
     #[inline]
-    fn value(&self, text: &'p [u8], kind: ValueType, rate: f64, sink: &mut impl SampleSink) {
-        let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == StatsdDialect::Etsy;
+    fn value(
+        &self,
+        text: &'p [u8],
+        kind: ValueType,
+        fields: LineFields<'p>,
+        sink: &mut impl SampleSink,
+    ) {
+        let signed = matches!(text, [b'+' | b'-', ..]) && self.rules.signs_change_gauges;
         let value = match kind {
             ValueType::Set => Ok(SampleValue::Member(if text.is_empty() { b"0" } else { text })),
             ValueType::Count => addend(text).map(SampleValue::Count),
@@ -198,10 +230,13 @@ impl<'p> LineContext<'p> {
                 _ => Ok(SampleValue::Timing(value, unit)),
             }),
         };
-        let rate = match (self.dialect, kind) {
-            // The Perl server applies rates only to counters.
-            (StatsdDialect::Perl, ValueType::Gauge | ValueType::Timer(_) | ValueType::Set) => 1.0,
-            _ => rate,
+        let rate = match kind {
+            ValueType::Gauge | ValueType::Timer(_) | ValueType::Set
+                if self.rules.rates_for_counters_only =>
+            {
+                1.0
+            }
+            _ => fields.rate.unwrap_or(1.0),
         };
         match value {
             Ok(SampleValue::Count(value) | SampleValue::Timing(value, _))
@@ -210,7 +245,9 @@ impl<'p> LineContext<'p> {
                 self.bad(RejectReason::TooLarge, sink);
             }
             Ok(value) => {
-                sink.sample(&StatsdSample { name: self.name, tags: self.tags, value, rate });
+                let container = fields.container();
+                let (name, tags) = (self.name, self.tags);
+                sink.sample(&StatsdSample { name, tags, container, value, rate });
             }
             Err(reason) => self.bad(reason, sink),
         }

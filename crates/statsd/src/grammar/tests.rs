@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::StatsdDialect;
 
 /// Records the content of packets, one text per call.
 #[derive(Default)]
@@ -30,6 +29,9 @@ impl SampleSink for RecordedEvents {
         if !sample.tags.is_empty() {
             line += &format!(" tags {}", text(sample.tags));
         }
+        if !sample.container.is_empty() {
+            line += &format!(" in {}", text(sample.container));
+        }
         if sample.rate != 1.0 {
             line += &format!(" rate {}", sample.rate);
         }
@@ -49,9 +51,13 @@ impl SampleSink for RecordedEvents {
     }
 }
 
+fn rules(dialect: StatsdDialect) -> LineRules {
+    LineRules::new(&StatsdSettings { dialect, ..StatsdSettings::default() })
+}
+
 fn parse_as(dialect: StatsdDialect, bytes: &[u8]) -> Vec<String> {
     let mut recorded = RecordedEvents::default();
-    packet(bytes, dialect, &mut recorded);
+    packet(bytes, rules(dialect), &mut recorded);
     recorded.events
 }
 
@@ -177,6 +183,20 @@ fn dogstatsd_gauges_are_absolute() {
 }
 
 #[test]
+fn dogstatsd_dialect_reads_containers() {
+    let parse = |text: &str| parse_as(StatsdDialect::Dogstatsd, text.as_bytes());
+    assert_eq!(parse("a:1|c|c:ci-83c"), ["a count 1 in ci-83c"]);
+    assert_eq!(parse("a:1:2|ms|@0.5|#t:1|c:in-5|e:it-false|T5"), [
+        "a Milliseconds 1 tags t:1 in in-5 rate 0.5",
+        "a Milliseconds 2 tags t:1 in in-5 rate 0.5"
+    ]);
+    assert_eq!(parse("a:1|c|c:one:2|g|c:two"), ["a count 1 in one", "a set 2 in two"]);
+    assert_eq!(parse("a:1|c|c:one|card:none"), ["a count 1"]);
+    assert_eq!(parse("a:1|c|card:low|#t|c:one|card:high"), ["a count 1 tags t in one"]);
+    assert_eq!(parse("a:1|c|c:"), ["a count 1"]);
+}
+
+#[test]
 fn perl_dialect_ignores_deltas_and_timer_rates() {
     assert_eq!(parse_as(StatsdDialect::Perl, b"a:-5|g"), ["a set -5"]);
     assert_eq!(parse_as(StatsdDialect::Perl, b"a:5|ms|@0.1"), ["a Milliseconds 5"]);
@@ -208,7 +228,7 @@ proptest! {
             fn check(&mut self) { self.events += 1; }
         }
         let mut check = CountingSink { lines: 0, events: 0 };
-        packet(bytes.as_bytes(), StatsdDialect::Etsy, &mut check);
+        packet(bytes.as_bytes(), rules(StatsdDialect::Etsy), &mut check);
         prop_assert_eq!(check.lines, bytes.split('\n').filter(|line| !line.is_empty()).count());
         prop_assert!(check.events >= check.lines);
     }

@@ -1,4 +1,4 @@
-//! Settings for reading lines beyond the dialect: where tags may stand.
+//! Settings for reading lines beyond the dialect: forms of tags, and the fields of DogStatsD.
 
 use serde::Deserialize;
 
@@ -22,4 +22,13 @@ impl Default for TagStyles {
     fn default() -> Self {
         Self { dogstatsd: true, graphite: true, influx: true, librato: false, signalfx: false }
     }
+}
+
+/// `[statsd.dogstatsd]`: the fields of DogStatsD that have an effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct DogstatsdSettings {
+    /// Add the sender's container (`|c:`) as the tag `container_id`. Default: only in dialect
+    /// `dogstatsd`.
+    pub origin: Option<bool>,
 }
