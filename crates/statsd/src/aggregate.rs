@@ -17,6 +17,7 @@ mod cells;
 mod keys;
 mod rejects;
 mod shard;
+mod timed;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ pub use self::{
     keys::KINDS,
     rejects::{RejectedLine, Rejects},
     shard::SampleShard,
+    timed::{TimedSample, TimedValues},
 };
 pub(crate) use self::keys::CONTAINER_SEPARATOR;
 use crate::settings::StatsdSettings;

@@ -9,6 +9,7 @@ pub(crate) mod names;
 mod registry;
 mod statistics;
 mod table;
+mod timed;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,10 @@ use crate::{
     sketch::Sketch,
 };
 
-pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
+pub use self::{
+    registry::{FlushTime, KeyRegistry, ReceiveTotals},
+    timed::{TimedMetric, TimedType},
+};
 pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
 
 /// The values of one interval, as passed to backends. All lists are sorted by key, bytewise.
@@ -52,6 +56,11 @@ pub struct FlushSnapshot {
     pub sets: Vec<SetMetric>,
     /// The separate spellings of merged metrics.
     pub variants: MetricVariants,
+    /// Counters and gauges with a timestamp from their sender, sorted by type, key and time. They
+    /// are in none of the other lists.
+    pub timed: Vec<TimedMetric>,
+    /// Values of [`timed`](Self::timed) that were dropped when intervals were joined.
+    pub dropped_by_joins: u64,
     /// The server's own metrics.
     pub self_metrics: SelfMetrics,
     /// The configured percentiles, in order, such as 90, 99.9, -10.
@@ -93,6 +102,17 @@ impl FlushSnapshot {
     pub fn sets_as_sent(&self) -> impl Iterator<Item = &SetMetric> {
         self.sets.iter().filter(|set| !set.merged).chain(&self.variants.sets)
     }
+
+    /// Returns the counters and gauges with a timestamp by sanitised key, with the spellings of a
+    /// key merged.
+    pub fn timed_by_key(&self) -> impl Iterator<Item = TimedMetric> {
+        timed::by_key(&self.timed)
+    }
+
+    /// Returns the number of metrics, which determines the size in memory.
+    pub(crate) fn metric_count(&self) -> u64 {
+        self.self_metrics.num_stats + self.timed.len() as u64
+    }
 }
 
 /// Rules and limits for calculating intervals.
@@ -102,6 +122,7 @@ pub(crate) struct Calculation {
     exact_samples: usize,
     exact_samples_total: usize,
     set_members: usize,
+    timed: usize,
 }
 
 impl Calculation {
@@ -112,6 +133,7 @@ impl Calculation {
             exact_samples: limits.exact_samples,
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
+            timed: limits.keys,
         })
     }
 }

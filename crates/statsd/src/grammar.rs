@@ -32,6 +32,8 @@ pub struct LineRules {
     pub rates_for_counters_only: bool,
     /// Containers are part of samples ([`StatsdSample::container`]).
     pub origin: bool,
+    /// Timestamps have an effect ([`SampleSink::timed_sample`]).
+    pub timestamps: bool,
 }
 
 impl LineRules {
@@ -43,6 +45,7 @@ impl LineRules {
             signs_change_gauges: dialect == StatsdDialect::Etsy,
             rates_for_counters_only: dialect == StatsdDialect::Perl,
             origin: settings.dogstatsd.origin.unwrap_or(is_dogstatsd),
+            timestamps: settings.dogstatsd.timestamps.unwrap_or(is_dogstatsd),
         }
     }
 }
@@ -53,13 +56,16 @@ pub trait SampleSink {
     fn line(&mut self);
     /// Called for each valid value.
     fn sample(&mut self, sample: &StatsdSample<'_>);
+    /// Called instead of [`sample`](Self::sample) for each valid count or new gauge value with a
+    /// timestamp, if the rules say so: `time` in seconds since 1970.
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>);
     /// Called for each value, or line, that cannot be used.
     fn bad(&mut self, bad: BadLine<'_>);
     /// Called for each valid DogStatsD event.
     fn event(&mut self);
     /// Called for each valid DogStatsD service check.
     fn check(&mut self);
-    /// Called for each DogStatsD timestamp (`|T…`), which is otherwise ignored.
+    /// Called for each DogStatsD timestamp (`|T…`) that is ignored.
     fn timestamped(&mut self) {}
 }
 
@@ -101,6 +107,9 @@ pub const WEIGHT_MAX: f64 = 1e9;
 /// longer count single bytes or nanoseconds, and a few much larger ones would make a sum infinite
 /// permanently.
 pub const ADDEND_MAX: f64 = 1e18;
+
+/// The latest timestamp that is not refused at once: the end of the year 9999.
+const TIME_MAX: i64 = 253_402_300_799;
 
 /// The unit of a timing, from the sample's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -169,11 +178,15 @@ pub enum RejectReason {
     NoName,
     /// The set already has the maximum number of members.
     SetFull,
+    /// The timestamp is 0, in the future, or older than the limit.
+    BadTimestamp,
+    /// The interval already has the maximum number of keys and timestamps.
+    TooManyTimestamps,
 }
 
 impl RejectReason {
     /// All reasons, in the order of the variants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::NoType,
         Self::NotANumber,
         Self::NotFinite,
@@ -187,6 +200,8 @@ impl RejectReason {
         Self::TooLarge,
         Self::NoName,
         Self::SetFull,
+        Self::BadTimestamp,
+        Self::TooManyTimestamps,
     ];
 
     /// Returns the name for labels and tables.
@@ -205,6 +220,8 @@ impl RejectReason {
             Self::TooLarge => "too_large",
             Self::NoName => "no_name",
             Self::SetFull => "set_full",
+            Self::BadTimestamp => "bad_timestamp",
+            Self::TooManyTimestamps => "too_many_timestamps",
         }
     }
 }

@@ -99,6 +99,7 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         // The grammar accepts samples that a shard rejects because of its limits.
         let refused = interval.rejects.count(RejectReason::KeyTooLong)
             + interval.rejects.count(RejectReason::TooManyTags)
+            + interval.rejects.count(RejectReason::TooManyTimestamps)
             + interval.rejects.count(RejectReason::NoName);
         assert_eq!(interval.rejects.total() - refused, bad, "round {round}");
         assert_eq!(used + bad, heard, "round {round}");
@@ -153,6 +154,13 @@ impl SampleSink for SampleTrace {
         let plain = sample.tags.is_empty() && sample.rate == 1.0;
         let shape = format!("{:?} {plain}", discriminant(&sample.value));
         self.push(false, format!("{sample:?}"), shape);
+    }
+
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.sample(sample);
+        if let Some(outcome) = self.outcomes.last_mut() {
+            outcome.text += &format!(" {time:?}");
+        }
     }
 
     fn bad(&mut self, bad: BadLine<'_>) {

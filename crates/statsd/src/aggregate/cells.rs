@@ -5,7 +5,7 @@ use std::mem;
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{MetricType, Rejects, keys::RawKey};
+use super::{MetricType, Rejects, TimedValues, keys::RawKey};
 use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 
 /// The values that one shard aggregated between two swaps.
@@ -26,7 +26,7 @@ pub struct ShardInterval {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
-    /// Fields with a DogStatsD timestamp.
+    /// DogStatsD timestamps that were ignored.
     pub timestamps: u64,
     /// Samples counted under the overflow keys.
     pub overflow_samples: u64,
@@ -44,6 +44,8 @@ pub struct ShardInterval {
     pub gauges: CellTable<GaugeCell>,
     /// Sets, with their distinct members.
     pub sets: CellTable<SetCell>,
+    /// Counters and gauges with a timestamp from their sender.
+    pub timed: TimedValues,
     /// Number of keys that the shard knew at the time of the swap.
     pub keys: usize,
     /// Number of timer samples stored exactly, in all timers of the shard.

@@ -97,6 +97,27 @@ impl SampleShard {
         interval
     }
 
+    /// Adds a sample with a timestamp, or counts it as rejected.
+    fn apply_timed(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.interval.samples += 1;
+        let key = RawKey::from(sample);
+        let (kind, value) = match sample.value {
+            SampleValue::Count(value) => (MetricType::Counter, value * (1.0 / sample.rate)),
+            SampleValue::Set(value) => (MetricType::Gauge, value),
+            // The grammar passes no others.
+            SampleValue::Timing(..) | SampleValue::Change(_) | SampleValue::Member(_) => return,
+        };
+        let (max, value) = (self.limits.keys, (value, self.stamp));
+        let added = self.check(key).and_then(|()| {
+            let added = self.interval.timed.add(kind, key, time, value, max);
+            added.then_some(()).ok_or(RejectReason::TooManyTimestamps)
+        });
+        if let Err(reason) = added {
+            let line = if sample.name.is_empty() { b":" } else { sample.name };
+            self.bad(BadLine { line, reason });
+        }
+    }
+
     #[inline]
     fn add(&mut self, cell: usize, value: SampleValue<'_>, rate: f64) {
         let interval = &mut self.interval;
@@ -194,6 +215,11 @@ impl SampleSink for SampleShard {
     #[inline]
     fn sample(&mut self, sample: &StatsdSample<'_>) {
         self.apply(sample);
+    }
+
+    #[cold]
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.apply_timed(sample, time);
     }
 
     fn bad(&mut self, bad: BadLine<'_>) {

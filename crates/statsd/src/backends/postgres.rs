@@ -16,6 +16,7 @@ mod rows;
 mod table;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -30,10 +31,16 @@ use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
     outbox::{DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
-use crate::{flush::FlushSnapshot, settings};
+use crate::{
+    flush::{FlushSnapshot, TimedMetric},
+    settings,
+};
 
 /// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(30);
+/// Maximum number of partitions that are created for values sent with a timestamp: a month of
+/// hours. The limit on the age of timestamps is usually lower.
+const OTHER_PARTITIONS_MAX: usize = 31 * 24;
 /// Minimum time allowed for a flush: creating a table and its partitions takes several round trips.
 const BUDGET_MIN: Duration = Duration::from_secs(5);
 
@@ -71,6 +78,9 @@ struct CopyConnection {
     client: Option<Client>,
     /// The time, in seconds since 1970, until which partitions are known to exist.
     ready_until: Option<i64>,
+    /// The starts of the partitions for values that were sent with a timestamp, of the latest
+    /// [`OTHER_PARTITIONS_MAX`].
+    other_partitions: BTreeSet<i64>,
     /// The transaction of the first spooled batch, if its commit was sent but not answered.
     in_doubt: Option<String>,
 }
@@ -95,7 +105,14 @@ impl PostgresBackend {
         status.set("flush_length", 0.0);
         Ok(Self {
             outbox: Outbox::new(settings.spool_bytes),
-            link: CopyConnection { target, table, client: None, ready_until: None, in_doubt: None },
+            link: CopyConnection {
+                target,
+                table,
+                client: None,
+                ready_until: None,
+                other_partitions: BTreeSet::new(),
+                in_doubt: None,
+            },
             settings,
             status,
         })
@@ -146,6 +163,7 @@ impl MetricBackend for PostgresBackend {
         let start = Instant::now();
         let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
         let (format, time) = (self.settings.format, snapshot.timestamp);
+        self.link.require_partitions(&snapshot.timed);
         let (link, mut bytes) = (&mut self.link, 0);
         let delivery = self.outbox.flush(
             start,
@@ -171,6 +189,18 @@ impl MetricBackend for PostgresBackend {
 }
 
 impl CopyConnection {
+    /// Makes sure that the next batch is sent only once the partitions of these values exist.
+    fn require_partitions(&mut self, timed: &[TimedMetric]) {
+        for metric in timed {
+            if self.other_partitions.insert(self.table.start_of(metric.time)) {
+                self.ready_until = None;
+            }
+        }
+        while self.other_partitions.len() > OTHER_PARTITIONS_MAX {
+            self.other_partitions.pop_first();
+        }
+    }
+
     /// Copies one batch. A refused batch is retried once after checking the table again, because a
     /// partition may have been dropped.
     fn send(
@@ -209,7 +239,8 @@ impl CopyConnection {
             }
         }
         if self.ready_until.is_none_or(|until| time >= until) {
-            self.ready_until = Some(self.table.prepare(&mut client, time)?);
+            let others = self.other_partitions.iter().copied();
+            self.ready_until = Some(self.table.prepare(&mut client, time, others)?);
         }
         client.set_timeout(Some(remaining(deadline)?));
         match self.copy(&mut client, batch) {

@@ -12,6 +12,7 @@ mod names;
 mod protobuf;
 mod scrape;
 mod text;
+mod timed;
 mod yaml;
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -24,6 +25,7 @@ pub use self::mapping::{MappingError, MappingProblem};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
+    timed::TimedGauges,
 };
 use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
 use crate::{flush::FlushSnapshot, settings};
@@ -32,6 +34,7 @@ use crate::{flush::FlushSnapshot, settings};
 #[derive(Debug)]
 pub struct PrometheusBackend {
     families: Arc<Mutex<FamilyTable>>,
+    gauges: TimedGauges,
     server: HttpServer,
     status: BackendStatus,
 }
@@ -75,7 +78,8 @@ impl PrometheusBackend {
         let address = settings.listen;
         let server = scrape::serve(address, Arc::clone(&families))
             .map_err(|source| PrometheusError::Listen { address, source })?;
-        Ok(Self { families, server, status: BackendStatus::default() })
+        let gauges = TimedGauges::new(settings.series_max);
+        Ok(Self { families, gauges, server, status: BackendStatus::default() })
     }
 
     /// Returns the address that the endpoint listens on.
@@ -138,6 +142,9 @@ impl MetricBackend for PrometheusBackend {
 
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let mut families = self.families.lock();
+        if !snapshot.timed.is_empty() {
+            families.add_snapshot(&self.gauges.current(snapshot));
+        }
         families.add_snapshot(snapshot);
         families.report(&self.status);
         Ok(())

@@ -12,7 +12,7 @@ use crate::{
     MetricName,
     flush::{
         Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric,
-        TimerMetric, TimerSamples, TimerSummary,
+        TimedMetric, TimedType, TimerMetric, TimerSamples, TimerSummary,
     },
     grammar::TimingUnit,
     self_metrics::SelfMetrics,
@@ -68,8 +68,30 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
             ..SelfMetrics::default()
         },
         variants: MetricVariants::default(),
+        timed: Vec::new(),
+        dropped_by_joins: 0,
         percentiles: [90.0].into(),
         calculation: Calculation::new(&StatsdSettings::default()),
+    }
+}
+
+/// Returns the snapshot with a counter and a gauge that were sent with a timestamp, an hour and a
+/// minute before the flush.
+pub(crate) fn snapshot_with_timed() -> FlushSnapshot {
+    let timed = |kind, name: &str, sent: &str, age, value| TimedMetric {
+        kind,
+        name: MetricName::new(name),
+        sent: MetricName::new(sent),
+        time: TIMESTAMP - age,
+        value,
+    };
+    FlushSnapshot {
+        timed: vec![
+            timed(TimedType::Counter, "jobs;q=a-b", "jobs;q=a/b", 3600, 20.0),
+            timed(TimedType::Counter, "jobs;q=a-b", "jobs;q=a:b", 3600, 5.0),
+            timed(TimedType::Gauge, "load", "load", 60, 1.5),
+        ],
+        ..snapshot_at(TIMESTAMP)
     }
 }
 

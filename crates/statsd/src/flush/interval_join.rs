@@ -9,7 +9,7 @@ use std::{cmp::Ordering, sync::Arc};
 
 use super::{
     Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric, TimerMetric,
-    TimerSamples, statistics::PrefixSums,
+    TimerSamples, statistics::PrefixSums, timed,
 };
 use crate::{MetricName, aggregate::Sketched, sketch::Sketch};
 
@@ -31,6 +31,8 @@ impl FlushSnapshot {
         let (gauges, variant_gauges) =
             joiner.lists((&self.gauges, &old.gauges), (&later.gauges, &new.gauges));
         let (sets, variant_sets) = joiner.lists((&self.sets, &old.sets), (&later.sets, &new.sets));
+        let (timed, dropped) =
+            timed::join(&self.timed, &later.timed, later.calculation.timed);
         Self {
             timestamp: later.timestamp,
             time: later.time,
@@ -45,6 +47,8 @@ impl FlushSnapshot {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
+            timed,
+            dropped_by_joins: self.dropped_by_joins + later.dropped_by_joins + dropped,
             self_metrics: later.self_metrics.clone(),
             percentiles: Arc::clone(&later.percentiles),
             calculation: Arc::clone(&later.calculation),

@@ -23,7 +23,9 @@ pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
-use super::{Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable};
+use super::{
+    Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable, timed::TimedTable,
+};
 use crate::{
     MetricName,
     aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
@@ -53,6 +55,7 @@ pub struct KeyRegistry {
     pub(crate) gauges: MetricTable<GaugeState>,
     pub(crate) sets: MetricTable<SetState>,
     variants: VariantTables,
+    timed: TimedTable,
     self_names: SelfMetricNames,
     totals: ReceiveTotals,
     recent: VecDeque<(SystemTime, RejectedLine)>,
@@ -97,7 +100,7 @@ pub struct ReceiveTotals {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
-    /// DogStatsD timestamps, which are ignored.
+    /// DogStatsD timestamps that were ignored.
     pub timestamps: u64,
     /// Samples counted under overflow keys.
     pub overflow_samples: u64,
@@ -131,6 +134,7 @@ impl KeyRegistry {
             gauges: MetricTable::default(),
             sets: MetricTable::default(),
             variants: VariantTables::default(),
+            timed: TimedTable::default(),
             totals: ReceiveTotals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -211,6 +215,8 @@ impl KeyRegistry {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
+            timed: self.timed.take(timestamp),
+            dropped_by_joins: 0,
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
             calculation: Arc::clone(&self.calculation),

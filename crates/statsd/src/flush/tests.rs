@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
+    grammar::RejectReason,
     ledger::LossAccount,
     settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
 };
@@ -308,7 +309,7 @@ fn capped_sets_are_counted_and_named() {
     assert_extra(&snapshot.self_metrics, "capped_sets", 1.0);
     assert_eq!(snapshot.self_metrics.capped_set, Some(MetricName::new("s")));
     let rejects = &server.registry.totals().rejects;
-    assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
+    assert_eq!(rejects.count(RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
     assert_extra(&server.flush().self_metrics, "capped_sets", 0.0);
 }
@@ -321,6 +322,70 @@ fn self_metrics_count_events_checks_and_timestamps() {
     assert_eq!((own.events_total, own.checks_total, own.timestamps_total), (1, 2, 2));
     assert_extra(&own, "events", 1.0);
     assert_extra(&own, "service_checks", 2.0);
+}
+
+fn timed_server(limits: StatsdLimits) -> TestRegistry {
+    let dialect = StatsdDialect::Dogstatsd;
+    TestRegistry::new(&StatsdSettings { dialect, limits, ..StatsdSettings::default() })
+}
+
+fn timed(metrics: impl Iterator<Item = TimedMetric>) -> Vec<(String, i64, f64)> {
+    metrics.map(|metric| (metric.sent.key().to_owned(), metric.time, metric.value)).collect()
+}
+
+#[test]
+fn values_with_timestamps_are_aggregated_by_timestamp() {
+    let mut server = timed_server(StatsdLimits::default());
+    let now = server.seconds as i64;
+    server.send(&format!("c:1|c|@0.5|T{now}\nc:4|c|T{now}\nc:8|c|T{}\nc:16|c", now - 60));
+    server.send(&format!("g:1|g|T{now}\ng:2|g|T{now}\nc:1|ms|T{now}"));
+    server.shards[1].lock().apply_packet(format!("c:32|c|T{now}\ng:3|g|T{now}").as_bytes());
+    server.send(&format!("a/b:1|c|T{now}\na-b:2|c|T{now}"));
+    let snapshot = server.flush();
+    assert_eq!(
+        timed(snapshot.timed.iter().cloned()),
+        [
+            ("a-b".to_owned(), now, 2.0),
+            ("a/b".to_owned(), now, 1.0),
+            ("c".to_owned(), now - 60, 8.0),
+            ("c".to_owned(), now, 38.0),
+            ("g".to_owned(), now, 3.0),
+        ]
+    );
+    assert_eq!(timed(snapshot.timed_by_key())[0], ("a-b".to_owned(), now, 3.0));
+    assert_eq!(counter(&snapshot, "c").unwrap().value, 16.0);
+    assert_eq!(gauges(&snapshot), []);
+    assert_eq!(snapshot.self_metrics.timestamps_total, 1, "that of the timer");
+    server.send(&format!("c:1|c|T{now}\ng:7|g|T{now}"));
+    let next = server.flush();
+    let joined = snapshot.joined(&next);
+    assert_eq!(next.timed.len(), 2);
+    assert_eq!(timed(joined.timed.iter().cloned())[3..], [
+        ("c".to_owned(), now, 39.0),
+        ("g".to_owned(), now, 7.0)
+    ]);
+}
+
+#[test]
+fn values_with_unusable_timestamps_are_bad_lines() {
+    let mut server = timed_server(StatsdLimits { keys: 3, ..StatsdLimits::default() });
+    let now = server.seconds as i64 + 10;
+    let (old, ahead) = (now - 86_401, now + 601);
+    server.send(&format!("a:1|c|T{old}\na:1|c|T{old}\na:1|c|T{ahead}\na:1|g|T{}", now - 86_400));
+    for time in 1..=3 {
+        let packet = format!("b:1|c|T{}", now - time);
+        server.shards[1].lock().apply_packet(packet.as_bytes());
+    }
+    server.send(&format!("a:1|c|T{now}"));
+    server.send(":1|c|T5");
+    let snapshot = server.flush();
+    assert_eq!(snapshot.timed.len(), 3);
+    let rejects = &server.registry.totals().rejects;
+    let count = |reason| rejects.count(reason);
+    assert_eq!(count(RejectReason::BadTimestamp), 3);
+    assert_eq!(count(RejectReason::TooManyTimestamps), 2, "in a shard and in the registry");
+    assert_eq!(count(RejectReason::NoName), 1);
+    assert_eq!(snapshot.joined(&snapshot).dropped_by_joins, 0, "they are the same keys");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use memchr::{memchr, memchr2, memmem, memrchr};
 
 use super::{
-    ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample,
+    ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, TIME_MAX,
     TimingUnit, WEIGHT_MAX,
     number::{addend, number},
 };
@@ -129,6 +129,8 @@ struct LineFields<'p> {
     container: &'p [u8],
     /// Whether the sender asked for no container (`|card:none`).
     without_container: bool,
+    /// The timestamp, unless the rules exclude it.
+    time: Option<i64>,
 }
 
 impl<'p> LineFields<'p> {
@@ -141,7 +143,13 @@ impl<'p> LineFields<'p> {
     ) -> Result<bool, RejectReason> {
         match field {
             [b'@', text @ ..] => self.rate = Some(sample_rate(text)?),
-            [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
+            [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
+                if rules.timestamps {
+                    self.time = Some(timestamp(digits)?);
+                } else {
+                    sink.timestamped();
+                }
+            }
             [b'c', b':', container @ ..] if rules.origin => self.container = container,
             b"card:none" => self.without_container = true,
             [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
@@ -247,7 +255,18 @@ impl<'p> LineContext<'p> {
             Ok(value) => {
                 let container = fields.container();
                 let (name, tags) = (self.name, self.tags);
-                sink.sample(&StatsdSample { name, tags, container, value, rate });
+                let sample = StatsdSample { name, tags, container, value, rate };
+                match (fields.time, value) {
+                    (None, _) => sink.sample(&sample),
+                    (time, SampleValue::Count(_) | SampleValue::Set(_)) => {
+                        sink.timed_sample(&sample, time);
+                    }
+                    // Other values cannot be assigned to a single moment.
+                    (Some(_), _) => {
+                        sink.timestamped();
+                        sink.sample(&sample);
+                    }
+                }
             }
             Err(reason) => self.bad(reason, sink),
         }
@@ -284,6 +303,11 @@ fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {
         Ok(rate) if rate > 0.0 && 1.0 / rate <= WEIGHT_MAX => Ok(rate),
         _ => Err(RejectReason::BadRate),
     }
+}
+
+fn timestamp(digits: &[u8]) -> Result<i64, RejectReason> {
+    let time = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    time.filter(|time| (1..=TIME_MAX).contains(time)).ok_or(RejectReason::BadTimestamp)
 }
 
 /// Whether a line is a valid event: `_e{5,4}:title|text|…`, with the lengths in bytes.

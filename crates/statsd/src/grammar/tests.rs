@@ -38,6 +38,12 @@ impl SampleSink for RecordedEvents {
         self.events.push(line);
     }
 
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.sample(sample);
+        let time = time.map_or("flush".to_owned(), |time| time.to_string());
+        *self.events.last_mut().unwrap() += &format!(" at {time}");
+    }
+
     fn bad(&mut self, bad: BadLine<'_>) {
         self.events.push(bad.reason.as_str().to_owned());
     }
@@ -179,14 +185,14 @@ fn dogstatsd_gauges_are_absolute() {
     assert_eq!(parse("g:-5|g"), ["g set -5"]);
     assert_eq!(parse("g:+5|g|#a:b"), ["g set 5 tags a:b"]);
     assert_eq!(parse("t:5|ms|@0.1"), ["t Milliseconds 5 rate 0.1"]);
-    assert_eq!(parse("c:-5|c|T1656581400"), ["c count -5"]);
+    assert_eq!(parse("c:-5|c|T1656581400"), ["c count -5 at 1656581400"]);
 }
 
 #[test]
 fn dogstatsd_dialect_reads_containers() {
     let parse = |text: &str| parse_as(StatsdDialect::Dogstatsd, text.as_bytes());
     assert_eq!(parse("a:1|c|c:ci-83c"), ["a count 1 in ci-83c"]);
-    assert_eq!(parse("a:1:2|ms|@0.5|#t:1|c:in-5|e:it-false|T5"), [
+    assert_eq!(parse("a:1:2|ms|@0.5|#t:1|c:in-5|e:it-false"), [
         "a Milliseconds 1 tags t:1 in in-5 rate 0.5",
         "a Milliseconds 2 tags t:1 in in-5 rate 0.5"
     ]);
@@ -194,6 +200,20 @@ fn dogstatsd_dialect_reads_containers() {
     assert_eq!(parse("a:1|c|c:one|card:none"), ["a count 1"]);
     assert_eq!(parse("a:1|c|card:low|#t|c:one|card:high"), ["a count 1 tags t in one"]);
     assert_eq!(parse("a:1|c|c:"), ["a count 1"]);
+}
+
+#[test]
+fn dogstatsd_dialect_reads_timestamps() {
+    let parse = |text: &str| parse_as(StatsdDialect::Dogstatsd, text.as_bytes());
+    assert_eq!(parse("a:1:2|c|#t:1|T9"), ["a count 1 tags t:1 at 9", "a count 2 tags t:1 at 9"]);
+    assert_eq!(parse("a:1|g|T9:2|g"), ["a set 1 at 9", "a set 2"]);
+    assert_eq!(parse("a:1|ms|T9"), ["a Milliseconds 1"], "only counts and gauges have a time");
+    assert_eq!(parse("a:1|s|T9"), ["a member 1"]);
+    for bad in ["T0", "T", "T253402300800", "T99999999999999999999"] {
+        assert_eq!(parse(&format!("a:1|c|{bad}")), ["bad_timestamp"], "{bad}");
+        assert_eq!(parse(&format!("a:1|c|#t|{bad}")), ["bad_timestamp"], "{bad}");
+    }
+    assert_eq!(parse("a:1|c|#t|Tx"), ["a count 1 tags t"], "an unknown field after the tags");
 }
 
 #[test]
@@ -223,13 +243,16 @@ proptest! {
                     SampleValue::Member(member) => assert!(!member.is_empty()),
                 }
             }
+            fn timed_sample(&mut self, sample: &StatsdSample<'_>, _: Option<i64>) { self.sample(sample); }
             fn bad(&mut self, bad: BadLine<'_>) { self.events += 1; assert!(!bad.line.is_empty()); }
             fn event(&mut self) { self.events += 1; }
             fn check(&mut self) { self.events += 1; }
         }
-        let mut check = CountingSink { lines: 0, events: 0 };
-        packet(bytes.as_bytes(), rules(StatsdDialect::Etsy), &mut check);
-        prop_assert_eq!(check.lines, bytes.split('\n').filter(|line| !line.is_empty()).count());
-        prop_assert!(check.events >= check.lines);
+        for dialect in [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd] {
+            let mut check = CountingSink { lines: 0, events: 0 };
+            packet(bytes.as_bytes(), rules(dialect), &mut check);
+            prop_assert_eq!(check.lines, bytes.split('\n').filter(|line| !line.is_empty()).count());
+            prop_assert!(check.events >= check.lines);
+        }
     }
 }

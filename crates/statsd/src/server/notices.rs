@@ -32,7 +32,7 @@ impl ThrottledNotices {
             self.timestamps = true;
             tracing::warn!(
                 "DogStatsD timestamps (|T) are ignored: values count in the interval in which they \
-                 arrive"
+                 arrive; dogstatsd.timestamps = true sends counters and gauges with their timestamps"
             );
         }
         let is_expired = self.capped.is_none_or(|last| last.elapsed() >= REPEAT_INTERVAL);

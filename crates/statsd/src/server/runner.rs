@@ -78,8 +78,7 @@ struct SnapshotQueueState {
 
 impl SnapshotQueueState {
     fn has_room(&self, metrics: u64) -> bool {
-        let waiting =
-            self.waiting.iter().map(|snapshot| snapshot.self_metrics.num_stats).sum::<u64>();
+        let waiting = self.waiting.iter().map(|snapshot| snapshot.metric_count()).sum::<u64>();
         let intervals = self.waiting.len() + usize::from(self.in_work.is_some());
         intervals == 0
             || intervals < INTERVALS_MAX
@@ -104,7 +103,7 @@ impl SnapshotQueue {
         if state.closed {
             return QueueOutcome::Dropped;
         }
-        let queued = match (state.has_room(snapshot.self_metrics.num_stats), joins) {
+        let queued = match (state.has_room(snapshot.metric_count()), joins) {
             (true, _) => {
                 state.waiting.push_back(snapshot);
                 QueueOutcome::Queued
@@ -140,7 +139,7 @@ impl SnapshotQueue {
         state.in_work = None;
         loop {
             if let Some(snapshot) = state.waiting.pop_front() {
-                state.in_work = Some(snapshot.self_metrics.num_stats);
+                state.in_work = Some(snapshot.metric_count());
                 return Some(BackendJob::Flush(snapshot));
             }
             if let Some((snapshot, deadline)) = state.finish.take() {
@@ -196,7 +195,7 @@ impl BackendRunner {
 
     /// Queues an interval, and counts it in the status if it is joined or dropped.
     pub(super) fn flush(&self, snapshot: Arc<FlushSnapshot>) -> QueueOutcome {
-        let metrics = snapshot.self_metrics.num_stats;
+        let metrics = snapshot.metric_count();
         let queued = self.queue.push(snapshot, self.joins);
         match queued {
             QueueOutcome::Queued => {}
@@ -281,6 +280,9 @@ fn flush(
     status: &BackendStatus,
     snapshot: &Arc<FlushSnapshot>,
 ) -> Result<(), String> {
+    if snapshot.dropped_by_joins > 0 {
+        status.add(DROPPED_METRICS, snapshot.dropped_by_joins as f64);
+    }
     let result = backend.flush(snapshot);
     match &result {
         // Spooled values have not been flushed yet.

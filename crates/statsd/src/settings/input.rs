@@ -1,5 +1,7 @@
 //! Settings for reading lines beyond the dialect: forms of tags, and the fields of DogStatsD.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 /// `[statsd.tags]`: the forms of tags that are read.
@@ -25,10 +27,22 @@ impl Default for TagStyles {
 }
 
 /// `[statsd.dogstatsd]`: the fields of DogStatsD that have an effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DogstatsdSettings {
     /// Add the sender's container (`|c:`) as the tag `container_id`. Default: only in dialect
     /// `dogstatsd`.
     pub origin: Option<bool>,
+    /// Send counters and gauges with a timestamp (`|T`) to the backends with that timestamp.
+    /// Default: only in dialect `dogstatsd`.
+    pub timestamps: Option<bool>,
+    /// Values with older timestamps are rejected.
+    #[serde(with = "howdah_settings::milliseconds")]
+    pub timestamp_age: Duration,
+}
+
+impl Default for DogstatsdSettings {
+    fn default() -> Self {
+        Self { origin: None, timestamps: None, timestamp_age: Duration::from_secs(86_400) }
+    }
 }

@@ -61,15 +61,20 @@ impl SampleTable {
         Some(table)
     }
 
-    /// Creates the table, the partition for `time` and the next one if they are missing, and drops
-    /// expired partitions. Returns the end of the current partition, in seconds since 1970: the
-    /// time to call this again.
-    pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
+    /// Creates the table, the partition for `time` and the next one if they are missing, those that
+    /// start at the times in `others`, and drops expired partitions. Returns the end of the current
+    /// partition, in seconds since 1970: the time to call this again.
+    pub(super) fn prepare(
+        &self,
+        client: &mut Client,
+        time: i64,
+        others: impl Iterator<Item = i64>,
+    ) -> Result<i64, QueryError> {
         let parent = self.quoted(&self.name);
         // Suppresses the notices "already exists, skipping".
         client.query("set client_min_messages = warning")?;
         client.query("begin")?;
-        let created = self.create(client, &parent, time);
+        let created = self.create(client, &parent, time, others);
         let end = match created {
             Ok(end) => {
                 client.query("commit")?;
@@ -94,7 +99,13 @@ impl SampleTable {
         Ok(end)
     }
 
-    fn create(&self, client: &mut Client, parent: &str, time: i64) -> Result<i64, QueryError> {
+    fn create(
+        &self,
+        client: &mut Client,
+        parent: &str,
+        time: i64,
+        others: impl Iterator<Item = i64>,
+    ) -> Result<i64, QueryError> {
         let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
         client.query_with(lock, &[Some(&format!("howdah statsd {parent}"))])?;
         let existing = client.query_with("select to_regclass($1)", &[Some(parent)])?;
@@ -113,6 +124,10 @@ impl SampleTable {
         let end = self.next_start(&middle);
         for (from, to) in [(&start, &middle), (&middle, &end)] {
             self.create_partition(client, parent, from, to)?;
+        }
+        for other in others {
+            let from = self.partition_start(other);
+            self.create_partition(client, parent, &from, &self.next_start(&from))?;
         }
         Ok(middle.timestamp().as_second())
     }
@@ -176,6 +191,11 @@ impl SampleTable {
             tracing::info!(%partition, "dropped an expired partition");
         }
         Ok(())
+    }
+
+    /// Returns the start of the partition that contains `time`, in seconds since 1970.
+    pub(super) fn start_of(&self, time: i64) -> i64 {
+        self.partition_start(time).timestamp().as_second()
     }
 
     /// Returns the start of the partition that contains `time`.

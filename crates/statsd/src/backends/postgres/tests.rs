@@ -5,7 +5,7 @@ use howdah_lab::Cluster;
 
 use super::*;
 use crate::{
-    backends::testing::{TIMESTAMP, snapshot, snapshot_at},
+    backends::testing::{TIMESTAMP, snapshot, snapshot_at, snapshot_with_timed},
     settings::{Partition, PostgresCopyFormat},
 };
 
@@ -70,6 +70,32 @@ fn both_formats_insert_into_daily_partition() {
         }
         assert!(postgres.status().get("flush_length").unwrap() > 0.0);
     }
+}
+
+#[test]
+fn values_with_timestamps_are_inserted_into_earlier_partitions() {
+    let Some(cluster) = cluster("values with timestamps arrive in PostgreSQL") else { return };
+    let mut client = client(&cluster);
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    let mut late = snapshot_with_timed();
+    late.timed[0].time -= 3 * 86_400;
+    postgres.flush(&Arc::new(late.clone())).unwrap();
+    let sql = "select string_agg(concat_ws(' ', time at time zone 'UTC', kind, name, tags, field, value), \
+               E'\\n' order by time, field) from samples where name in ('jobs', 'load')";
+    assert_eq!(
+        value(&mut client, sql),
+        "2026-02-26 09:00:00 counter jobs {\"q\": \"a/b\"} count 20\n\
+         2026-02-26 09:00:00 counter jobs {\"q\": \"a/b\"} rate 2\n\
+         2026-03-01 09:00:00 counter jobs {\"q\": \"a:b\"} count 5\n\
+         2026-03-01 09:00:00 counter jobs {\"q\": \"a:b\"} rate 0.5\n\
+         2026-03-01 09:59:00 gauge load {} value 1.5"
+    );
+    // The partition is created again if it was dropped meanwhile.
+    client.query("drop table samples_p20260226").unwrap();
+    postgres.flush(&Arc::new(late)).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from samples_p20260226"), "2");
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
 }
 
 #[test]
