@@ -15,6 +15,7 @@
 
 mod cells;
 mod keys;
+mod messages;
 mod rejects;
 mod shard;
 mod timed;
@@ -34,6 +35,7 @@ pub use self::{
         TimerCell,
     },
     keys::KINDS,
+    messages::MessageBuffer,
     rejects::{RejectedLine, Rejects},
     shard::SampleShard,
     timed::{TimedSample, TimedValues},
@@ -70,9 +72,14 @@ pub struct SharedShard {
 pub struct Stamps(Arc<AtomicU64>);
 
 impl SharedShard {
-    /// Creates an empty shard.
-    pub fn new(settings: &StatsdSettings, stamps: &Stamps) -> Self {
-        Self { shard: Arc::new(Mutex::new(SampleShard::new(settings))), stamps: stamps.clone() }
+    /// Creates an empty shard. With `messages`, it stores events and service checks, because a
+    /// backend uses them.
+    pub fn new(settings: &StatsdSettings, stamps: &Stamps, messages: bool) -> Self {
+        let mut shard = SampleShard::new(settings);
+        if messages {
+            shard.store_messages();
+        }
+        Self { shard: Arc::new(Mutex::new(shard)), stamps: stamps.clone() }
     }
 
     /// Locks the shard for one batch, which gets the next stamp.
@@ -98,6 +105,6 @@ impl SharedShard {
 
 impl Default for SharedShard {
     fn default() -> Self {
-        Self::new(&StatsdSettings::default(), &Stamps::default())
+        Self::new(&StatsdSettings::default(), &Stamps::default(), false)
     }
 }

@@ -11,6 +11,7 @@ mod file;
 mod graphite;
 mod http;
 mod influx;
+mod messages;
 mod otlp;
 mod outbox;
 mod postgres;
@@ -18,6 +19,7 @@ mod prometheus;
 mod repeater;
 #[cfg(test)]
 pub(crate) mod testing;
+mod webhook;
 
 use std::{
     collections::BTreeMap,
@@ -42,6 +44,7 @@ pub use self::{
         MappingError, MappingProblem, PrometheusBackend, PrometheusError, map_counter_name,
     },
     repeater::PacketRepeater,
+    webhook::WebhookBackend,
 };
 use crate::flush::FlushSnapshot;
 
@@ -93,6 +96,8 @@ pub struct SnapshotRequirements {
     pub distributions: bool,
     /// Keys as they were sent, [`crate::flush::FlushSnapshot::counters_as_sent`] and its siblings.
     pub names_as_sent: bool,
+    /// Events and service checks, [`crate::flush::FlushSnapshot::messages`].
+    pub messages: bool,
 }
 
 impl SnapshotRequirements {
@@ -102,6 +107,7 @@ impl SnapshotRequirements {
         Self {
             distributions: self.distributions || other.distributions,
             names_as_sent: self.names_as_sent || other.names_as_sent,
+            messages: self.messages || other.messages,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! and typed numbers with running totals, for receivers that calculate rates themselves.
 
 mod interval_join;
+mod messages;
 pub(crate) mod names;
 mod registry;
 mod statistics;
@@ -15,7 +16,7 @@ mod tests;
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use self::statistics::TimerRules;
@@ -25,6 +26,7 @@ use crate::{
 };
 
 pub use self::{
+    messages::{MessageContent, ReceivedMessage},
     registry::{FlushTime, KeyRegistry, ReceiveTotals},
     timed::{TimedMetric, TimedType},
 };
@@ -59,14 +61,26 @@ pub struct FlushSnapshot {
     /// Counters and gauges with a timestamp from their sender, sorted by type, key and time. They
     /// are in none of the other lists.
     pub timed: Vec<TimedMetric>,
-    /// Values of [`timed`](Self::timed) that were dropped when intervals were joined.
-    pub dropped_by_joins: u64,
+    /// Events and service checks in order of receipt for each reader, if a backend
+    /// [requires](crate::backends::SnapshotRequirements) them.
+    pub messages: Arc<[ReceivedMessage]>,
+    /// The content that was dropped when intervals were joined.
+    pub dropped_by_joins: JoinLosses,
     /// The server's own metrics.
     pub self_metrics: SelfMetrics,
     /// The configured percentiles, in order, such as 90, 99.9, -10.
     pub percentiles: Arc<[f64]>,
     /// The rules for timers, used when intervals are joined.
     pub(crate) calculation: Arc<Calculation>,
+}
+
+/// Numbers of items that exceeded a limit when intervals were joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JoinLosses {
+    /// Values of [`FlushSnapshot::timed`].
+    pub values: u64,
+    /// Events and service checks.
+    pub messages: u64,
 }
 
 /// Metrics sent in several spellings that have the same sanitised key.
@@ -123,6 +137,7 @@ pub(crate) struct Calculation {
     exact_samples_total: usize,
     set_members: usize,
     timed: usize,
+    message_bytes: usize,
 }
 
 impl Calculation {
@@ -134,6 +149,7 @@ impl Calculation {
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
             timed: limits.keys,
+            message_bytes: limits.message_bytes,
         })
     }
 }
@@ -251,4 +267,10 @@ pub enum TimerSamples {
     /// Count, sum, minimum and maximum are exact, other values are within
     /// [`Sketch::RELATIVE_ERROR`].
     Sketched(Arc<Sketch>),
+}
+
+/// Returns the seconds since 1970, with halves rounded up as in JavaScript.
+fn rounded_seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)
 }

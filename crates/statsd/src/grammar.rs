@@ -13,6 +13,7 @@
 //! event (`_e{…}`) or a service check (`_sc|…`). After an error, parsing continues with the next
 //! value or line. Sanitising and storing keys is done elsewhere.
 
+mod message;
 mod number;
 mod parse;
 #[cfg(test)]
@@ -21,7 +22,13 @@ mod tests;
 use crate::settings::{StatsdDialect, StatsdSettings};
 
 pub(crate) use self::number::number;
-pub use self::parse::packet;
+pub use self::{
+    message::{
+        AlertType, CheckStatus, EventPriority, MessageOptions, StatsdCheck, StatsdEvent, check,
+        event,
+    },
+    parse::packet,
+};
 
 /// The rules for lines that statsd servers read differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +69,9 @@ pub trait SampleSink {
     /// Called for each value, or line, that cannot be used.
     fn bad(&mut self, bad: BadLine<'_>);
     /// Called for each valid DogStatsD event.
-    fn event(&mut self);
+    fn event(&mut self, event: &StatsdEvent<'_>);
     /// Called for each valid DogStatsD service check.
-    fn check(&mut self);
+    fn check(&mut self, check: &StatsdCheck<'_>);
     /// Called for each DogStatsD timestamp (`|T…`) that is ignored.
     fn timestamped(&mut self) {}
 }

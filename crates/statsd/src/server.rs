@@ -250,7 +250,9 @@ fn run(
     let mut clock = FlushClock::new(settings.dialect, settings.flush_interval, core.started());
     let mut key_log = KeyLog::new(Instant::now());
     let mut account = LossAccount::default();
-    let mut notices = ThrottledNotices::default();
+    let has_receiver = runners.iter().any(|runner| runner.requirements().messages)
+        || !settings.backends.repeater.is_empty();
+    let mut notices = ThrottledNotices::new(!has_receiver);
     loop {
         let now = SystemTime::now();
         let until_flush = clock.time_until_flush(now);

@@ -20,7 +20,7 @@ pub use self::{
         BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
         InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
         PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
-        RepeaterSettings, Temporality,
+        RepeaterSettings, Temporality, WebhookSettings,
     },
     file::{ParsedSettings, SettingsFormat},
     input::{DogstatsdSettings, TagStyles},
@@ -214,6 +214,9 @@ pub struct StatsdLimits {
     pub exact_samples_total: usize,
     /// Maximum number of members per set and interval; further members are rejected and counted.
     pub set_members: usize,
+    /// Maximum bytes of events and service checks stored per interval and reader thread, if a
+    /// backend uses them; further ones are dropped and counted.
+    pub message_bytes: usize,
     /// Maximum length of a set member in bytes. A longer member is stored as a prefix and a hash of
     /// the whole member.
     pub member_bytes: usize,
@@ -229,6 +232,7 @@ impl Default for StatsdLimits {
             exact_samples_total: 16_000_000,
             set_members: 100_000,
             member_bytes: 256,
+            message_bytes: 16 << 20,
         }
     }
 }

@@ -5,7 +5,8 @@ use std::mem::discriminant;
 use howdah_statsd::{
     aggregate::{SampleShard, ShardInterval},
     grammar::{
-        BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, WEIGHT_MAX, packet,
+        BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdCheck, StatsdEvent,
+        StatsdSample, WEIGHT_MAX, packet,
     },
     settings::{StatsdDialect, StatsdLimits, StatsdSettings},
 };
@@ -35,6 +36,12 @@ pub const WORDS: &[&[u8]] = &[
     b"|card:low",
     b"_e{5,4}:title|text",
     b"_sc|name|0",
+    b"|d:1656581400",
+    b"|h:host",
+    b"|k:key",
+    b"|p:low",
+    b"|t:error",
+    b"|m:message",
     b"constructor:1|ms",
     b"__proto__",
     b"-5",
@@ -167,11 +174,13 @@ impl SampleSink for SampleTrace {
         self.push(true, format!("{bad:?}"), format!("{:?}", bad.reason));
     }
 
-    fn event(&mut self) {
-        self.push(false, String::new(), "event".to_owned());
+    fn event(&mut self, event: &StatsdEvent<'_>) {
+        assert!(!event.title.is_empty() && event.line.starts_with(b"_e{"));
+        self.push(false, format!("{event:?}"), "event".to_owned());
     }
 
-    fn check(&mut self) {
-        self.push(false, String::new(), "check".to_owned());
+    fn check(&mut self, check: &StatsdCheck<'_>) {
+        assert!(!check.name.is_empty() && check.line.starts_with(b"_sc|"));
+        self.push(false, format!("{check:?}"), format!("check {:?}", check.status));
     }
 }

@@ -5,7 +5,7 @@ use std::mem;
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{MetricType, Rejects, TimedValues, keys::RawKey};
+use super::{MessageBuffer, MetricType, Rejects, TimedValues, keys::RawKey};
 use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 
 /// The values that one shard aggregated between two swaps.
@@ -46,6 +46,8 @@ pub struct ShardInterval {
     pub sets: CellTable<SetCell>,
     /// Counters and gauges with a timestamp from their sender.
     pub timed: TimedValues,
+    /// Events and service checks, if they are stored.
+    pub messages: MessageBuffer,
     /// Number of keys that the shard knew at the time of the swap.
     pub keys: usize,
     /// Number of timer samples stored exactly, in all timers of the shard.

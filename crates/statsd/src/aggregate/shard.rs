@@ -1,6 +1,6 @@
 //! The hot path: adds the samples of a packet to cells.
 
-use std::mem;
+use std::{mem, time::SystemTime};
 
 use super::{
     MetricType, ShardInterval,
@@ -8,7 +8,10 @@ use super::{
     keys::{KINDS, KeyTable, RawKey},
 };
 use crate::{
-    grammar::{self, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample},
+    grammar::{
+        self, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdCheck, StatsdEvent,
+        StatsdSample,
+    },
     settings::{StatsdLimits, StatsdSettings},
 };
 
@@ -26,6 +29,8 @@ pub struct SampleShard {
     overflow: [Option<usize>; KINDS],
     overflow_keys: OverflowKeys,
     stamp: u64,
+    /// Maximum bytes of events and service checks; `None` if they are only counted.
+    message_bytes: Option<usize>,
     interval: ShardInterval,
 }
 
@@ -41,6 +46,7 @@ impl SampleShard {
             overflow: [None; KINDS],
             overflow_keys: OverflowKeys::default(),
             stamp: 0,
+            message_bytes: None,
             interval: ShardInterval::default(),
         }
     }
@@ -72,6 +78,17 @@ impl SampleShard {
             },
         };
         self.add(cell, sample.value, sample.rate);
+    }
+
+    /// Stores events and service checks from now on, instead of only counting them.
+    pub fn store_messages(&mut self) {
+        self.message_bytes = Some(self.limits.message_bytes);
+    }
+
+    fn store_message(&mut self, line: &[u8]) {
+        if let Some(max) = self.message_bytes {
+            self.interval.messages.push(SystemTime::now(), line.into(), max);
+        }
     }
 
     /// Sets the arrival stamp of the following samples; it must not decrease.
@@ -226,12 +243,16 @@ impl SampleSink for SampleShard {
         self.interval.rejects.add(bad);
     }
 
-    fn event(&mut self) {
+    #[cold]
+    fn event(&mut self, event: &StatsdEvent<'_>) {
         self.interval.events += 1;
+        self.store_message(event.line);
     }
 
-    fn check(&mut self) {
+    #[cold]
+    fn check(&mut self, check: &StatsdCheck<'_>) {
         self.interval.checks += 1;
+        self.store_message(check.line);
     }
 
     fn timestamped(&mut self) {

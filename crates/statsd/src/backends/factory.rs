@@ -5,7 +5,7 @@ use howdah_http::client::EndpointError;
 
 use super::{
     ConsoleOutput, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend, OtlpBackend,
-    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    PostgresBackend, PostgresError, PrometheusBackend, PrometheusError, WebhookBackend,
 };
 use crate::settings::StatsdSettings;
 
@@ -24,7 +24,11 @@ pub enum BackendOpenError {
     /// The `prometheus` section or its mapping file is invalid, or the endpoint cannot be started.
     #[error("cannot set up the prometheus backend")]
     Prometheus(#[from] PrometheusError),
-    /// The connection string or the table name of a `postgres` section is invalid.
+    /// The URL of a `webhook` section is invalid, a file that the section names cannot be used, or
+    /// TLS cannot be set up.
+    #[error("cannot set up the webhook backend")]
+    Webhook(#[source] EndpointError),
+    /// The connection string or a table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
 }
@@ -63,6 +67,9 @@ pub fn open(
     for postgres in &configured.postgres {
         backends.push(Box::new(PostgresBackend::new(postgres.clone(), environment)?));
     }
+    for webhook in &configured.webhook {
+        backends.push(Box::new(WebhookBackend::new(webhook).map_err(BackendOpenError::Webhook)?));
+    }
     Ok(backends)
 }
 
@@ -88,12 +95,14 @@ fn each_section_opens_backend() {
         retention = "720h"
         partition = "month"
         format = "text"
+        [[backends.webhook]]
+        url = "http://localhost/events"
         "#,
     )
     .expect("settings");
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres"];
+    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres", "webhook"];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

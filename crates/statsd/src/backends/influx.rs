@@ -177,7 +177,7 @@ impl LineProtocolEncoder<'_> {
     fn flush_batch(&mut self) {
         if !self.body.is_empty() {
             let bytes = std::mem::take(&mut self.body).into_bytes();
-            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
         }
     }
 }
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn partial_write_counts_only_refused_lines() {
         let batch =
-            ValueBatch { bytes: b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), values: 6 };
+            ValueBatch::new(b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), 6);
         let refused = |reply: &str| {
             let body = reply.as_bytes().into();
             let status =

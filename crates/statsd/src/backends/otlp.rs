@@ -82,6 +82,7 @@ impl MetricBackend for OtlpBackend {
         SnapshotRequirements {
             distributions: self.temporality == Temporality::Cumulative,
             names_as_sent: true,
+            messages: false,
         }
     }
 
@@ -368,7 +369,7 @@ impl OtlpEncoder<'_> {
             metrics.bytes(2, &scope);
         });
         let values = std::mem::take(&mut self.points) as u64;
-        (self.sink)(ValueBatch { bytes: request.into_bytes(), values });
+        (self.sink)(ValueBatch::new(request.into_bytes(), values));
     }
 }
 

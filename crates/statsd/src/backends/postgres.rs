@@ -1,4 +1,5 @@
-//! The PostgreSQL backend: copies snapshots into a partitioned table with COPY.
+//! The PostgreSQL backend: copies snapshots into a partitioned table with COPY, and events and
+//! service checks into two more tables ([`messages`]).
 //!
 //! ```sql
 //! create table statsd_samples (
@@ -12,6 +13,7 @@
 //! the outcome of that transaction (`pg_xact_status`), so that the batch is neither lost nor
 //! inserted twice.
 
+mod messages;
 mod rows;
 mod table;
 
@@ -26,10 +28,10 @@ use howdah_connect::{
     Client, ConnParams, ConnectError, ConnectTarget, Environment, QueryError, ResolveError,
 };
 
-use self::table::SampleTable;
+use self::{messages::MessageTables, table::SampleTable};
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
-    outbox::{DeliveryOutcome, Outbox, SendError, ValueBatch},
+    outbox::{BatchContent, DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
 use crate::{
     flush::{FlushSnapshot, TimedMetric},
@@ -69,6 +71,14 @@ pub enum PostgresError {
         /// The configured name.
         table: String,
     },
+    /// The same for the table of events or of service checks.
+    #[error(
+        "{table:?} is not a valid table name: write table or schema.table, with at most 54 bytes in the table's name, or \"\" for no table"
+    )]
+    MessageTable {
+        /// The configured name.
+        table: String,
+    },
 }
 
 /// The connection to the server, opened on demand.
@@ -81,6 +91,9 @@ struct CopyConnection {
     /// The starts of the partitions for values that were sent with a timestamp, of the latest
     /// [`OTHER_PARTITIONS_MAX`].
     other_partitions: BTreeSet<i64>,
+    messages: MessageTables,
+    /// Whether the tables of messages are known to exist.
+    messages_ready: bool,
     /// The transaction of the first spooled batch, if its commit was sent but not answered.
     in_doubt: Option<String>,
 }
@@ -100,6 +113,8 @@ impl PostgresBackend {
             .map_err(|error| PostgresError::Connection(Box::new(error)))?;
         let table = SampleTable::new(&settings)
             .ok_or_else(|| PostgresError::Table { table: settings.table.clone() })?;
+        let messages = MessageTables::new(&settings, &table.name)
+            .map_err(|table| PostgresError::MessageTable { table })?;
         let status = BackendStatus::default();
         status.set("flush_time", 0.0);
         status.set("flush_length", 0.0);
@@ -111,6 +126,8 @@ impl PostgresBackend {
                 client: None,
                 ready_until: None,
                 other_partitions: BTreeSet::new(),
+                messages,
+                messages_ready: false,
                 in_doubt: None,
             },
             settings,
@@ -152,7 +169,11 @@ impl MetricBackend for PostgresBackend {
     }
 
     fn requirements(&self) -> SnapshotRequirements {
-        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+        SnapshotRequirements {
+            names_as_sent: true,
+            messages: self.link.messages.is_used(),
+            ..SnapshotRequirements::default()
+        }
     }
 
     fn status(&self) -> BackendStatus {
@@ -165,9 +186,14 @@ impl MetricBackend for PostgresBackend {
         let (format, time) = (self.settings.format, snapshot.timestamp);
         self.link.require_partitions(&snapshot.timed);
         let (link, mut bytes) = (&mut self.link, 0);
+        let mut batches = Vec::new();
+        link.messages.encode(&snapshot.messages, &mut |batch| batches.push(batch));
         let delivery = self.outbox.flush(
             start,
-            |sink| rows::encode(snapshot, format, sink),
+            |sink| {
+                rows::encode(snapshot, format, sink);
+                batches.into_iter().for_each(sink);
+            },
             |batch| link.send(batch, time, deadline, &mut bytes),
         );
         self.record_flush(start, bytes);
@@ -213,6 +239,7 @@ impl CopyConnection {
         let mut result = self.attempt(batch, time, deadline);
         if result.as_ref().is_err_and(SendError::is_refusal) {
             self.ready_until = None;
+            self.messages_ready = false;
             result = self.attempt(batch, time, deadline);
         }
         *bytes += result.as_ref().map_or(0, |()| batch.bytes.len());
@@ -241,6 +268,12 @@ impl CopyConnection {
         if self.ready_until.is_none_or(|until| time >= until) {
             let others = self.other_partitions.iter().copied();
             self.ready_until = Some(self.table.prepare(&mut client, time, others)?);
+            // Expired messages are deleted when expired partitions are dropped.
+            self.messages_ready = false;
+        }
+        if batch.content != BatchContent::Values && !self.messages_ready {
+            self.messages.prepare(&mut client, time)?;
+            self.messages_ready = true;
         }
         client.set_timeout(Some(remaining(deadline)?));
         match self.copy(&mut client, batch) {
@@ -262,7 +295,12 @@ impl CopyConnection {
     fn copy(&mut self, client: &mut Client, batch: &ValueBatch) -> Result<(), QueryError> {
         client.query("begin")?;
         let transaction = client.one_value("select pg_current_xact_id()")?;
-        client.copy_in(&self.table.copy, &mut &batch.bytes[..])?;
+        match batch.content {
+            BatchContent::Values => {
+                client.copy_in(&self.table.copy, &mut &batch.bytes[..])?;
+            }
+            BatchContent::Events | BatchContent::Checks => self.messages.insert(client, batch)?,
+        }
         self.in_doubt = transaction;
         let committed = client.query("commit");
         // An error that leaves the connection usable is an answer: the commit failed.

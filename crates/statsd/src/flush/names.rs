@@ -107,15 +107,18 @@ impl KeyConversion {
 }
 
 /// The tag that a container becomes.
-const CONTAINER_TAG: &str = "container_id";
+pub(super) const CONTAINER_TAG: &str = "container_id";
 
-/// Splits raw tags from the container. Newer clients send `ci-` and the id, or `in-` and the number
-/// of an inode; older ones only the id.
+/// Returns the value of [`CONTAINER_TAG`]. Newer clients send `ci-` and the id, or `in-` and the
+/// number of an inode; older ones only the id.
+pub(super) fn container_id(container: &str) -> &str {
+    container.strip_prefix("ci-").unwrap_or(container)
+}
+
+/// Splits raw tags from the container.
 fn split_container(tags: &str) -> (&str, Option<&str>) {
     match tags.split_once(char::from(CONTAINER_SEPARATOR)) {
-        Some((tags, container)) => {
-            (tags, Some(container.strip_prefix("ci-").unwrap_or(container)))
-        }
+        Some((tags, container)) => (tags, Some(container_id(container))),
         None => (tags, None),
     }
 }

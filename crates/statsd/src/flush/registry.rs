@@ -15,7 +15,7 @@ use std::{
     collections::VecDeque,
     mem,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use self::variants::{CellTarget, VariantTables};
@@ -24,13 +24,15 @@ pub(crate) use self::{
     states::{CounterState, GaugeState, SetState, TimerState},
 };
 use super::{
-    Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable, timed::TimedTable,
+    Calculation, FlushSnapshot, JoinLosses, messages::ReceivedMessage, rounded_seconds,
+    statistics::PrefixSums, table::MetricTable, timed::TimedTable,
 };
 use crate::{
     MetricName,
-    aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
+    aggregate::{KINDS, MessageBuffer, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
     backends::SnapshotRequirements,
     flush,
+    grammar::LineRules,
     ledger::LossAccount,
     self_metrics::{
         self, BAD_LINES_SEEN, ExtraMetrics, METRICS_RECEIVED, PACKETS_RECEIVED, SelfMetrics,
@@ -56,6 +58,7 @@ pub struct KeyRegistry {
     pub(crate) sets: MetricTable<SetState>,
     variants: VariantTables,
     timed: TimedTable,
+    messages: MessageBuffer,
     self_names: SelfMetricNames,
     totals: ReceiveTotals,
     recent: VecDeque<(SystemTime, RejectedLine)>,
@@ -100,6 +103,8 @@ pub struct ReceiveTotals {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
+    /// Events and service checks dropped because of the limit.
+    pub messages_dropped: u64,
     /// DogStatsD timestamps that were ignored.
     pub timestamps: u64,
     /// Samples counted under overflow keys.
@@ -135,6 +140,7 @@ impl KeyRegistry {
             sets: MetricTable::default(),
             variants: VariantTables::default(),
             timed: TimedTable::default(),
+            messages: MessageBuffer::default(),
             totals: ReceiveTotals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -149,7 +155,7 @@ impl KeyRegistry {
 
     /// Adds a shard for a reader.
     pub fn shard(&mut self) -> SharedShard {
-        let shard = SharedShard::new(&self.settings, &self.stamps);
+        let shard = SharedShard::new(&self.settings, &self.stamps, self.needs.messages);
         self.shards.push(ShardSource {
             shard: shard.clone(),
             spare: ShardInterval::default(),
@@ -216,7 +222,8 @@ impl KeyRegistry {
                 sets: variant_sets,
             },
             timed: self.timed.take(timestamp),
-            dropped_by_joins: 0,
+            messages: self.messages(),
+            dropped_by_joins: JoinLosses::default(),
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
             calculation: Arc::clone(&self.calculation),
@@ -232,6 +239,7 @@ impl KeyRegistry {
             extra: self.settings.aggregation.extra_metrics.then(|| self.extra(time.lag)),
             events_total: self.totals.events,
             checks_total: self.totals.checks,
+            messages_dropped_total: self.totals.messages_dropped,
             timestamps_total: self.totals.timestamps,
             capped_set: self.capped_sets().next().cloned(),
             account,
@@ -239,6 +247,14 @@ impl KeyRegistry {
         };
         self.clear();
         snapshot
+    }
+
+    /// Removes the events and service checks of the interval.
+    fn messages(&mut self) -> Arc<[ReceivedMessage]> {
+        self.totals.messages_dropped += mem::take(&mut self.messages.dropped);
+        let rules = LineRules::new(&self.settings);
+        let lines = self.messages.take().into_iter();
+        lines.filter_map(|(time, line)| ReceivedMessage::parse(time, &line, rules)).collect()
     }
 
     /// Returns the totals since the start, as of the last [`collect`](Self::collect).
@@ -347,10 +363,4 @@ impl SelfMetricNames {
 /// that server's own counters, regardless of its sender.
 fn is_self_metric(key: &str) -> bool {
     ["packets_received", "metrics_received", "bad_lines_seen"].iter().any(|part| key.contains(part))
-}
-
-/// Returns the seconds since 1970, with halves rounded up as in JavaScript.
-fn rounded_seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
-    grammar::RejectReason,
+    grammar::{AlertType, CheckStatus, EventPriority, RejectReason},
     ledger::LossAccount,
     settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
 };
@@ -19,7 +19,7 @@ struct TestRegistry {
 
 impl TestRegistry {
     fn new(settings: &StatsdSettings) -> Self {
-        let needs = SnapshotRequirements { distributions: true, names_as_sent: true };
+        let needs = SnapshotRequirements { distributions: true, names_as_sent: true, messages: true };
         let mut registry = KeyRegistry::new(settings, needs, START);
         let shards = vec![registry.shard(), registry.shard()];
         Self { registry, shards, seconds: 1_000_000 }
@@ -385,7 +385,51 @@ fn values_with_unusable_timestamps_are_bad_lines() {
     assert_eq!(count(RejectReason::BadTimestamp), 3);
     assert_eq!(count(RejectReason::TooManyTimestamps), 2, "in a shard and in the registry");
     assert_eq!(count(RejectReason::NoName), 1);
-    assert_eq!(snapshot.joined(&snapshot).dropped_by_joins, 0, "they are the same keys");
+    let losses = snapshot.joined(&snapshot).dropped_by_joins;
+    assert_eq!(losses, JoinLosses::default(), "they are the same keys");
+}
+
+#[test]
+fn messages_are_parsed_and_bounded() {
+    let limits = StatsdLimits { message_bytes: 300, ..StatsdLimits::default() };
+    let mut server = timed_server(limits);
+    server.send("_e{2,4}:hi|a\\nb|t:error|#env:prod,x|c:ci-7\n_sc|db|1|d:5|h:web|m:a m\\: b");
+    server.shards[1].lock().apply_packet(b"_sc|third|0");
+    server.send(&format!("_sc|{}|0", "x".repeat(200)));
+    let snapshot = server.flush();
+    let [event, check, third] = &snapshot.messages[..] else { panic!("{:?}", snapshot.messages) };
+    assert_eq!(event.time, event.received_seconds().round() as i64);
+    let tag = |key: &str, value: &str| (key.into(), value.into());
+    assert_eq!(*event.tags, [tag("env", "prod"), tag("x", ""), tag("container_id", "7")]);
+    assert_eq!(
+        event.content,
+        MessageContent::Event {
+            title: "hi".into(),
+            text: "a\nb".into(),
+            aggregation_key: "".into(),
+            priority: EventPriority::Normal,
+            source_type: "".into(),
+            alert_type: AlertType::Error,
+        }
+    );
+    assert_eq!((check.time, &*check.host), (5, "web"));
+    let content = |name: &str, status, message: &str| MessageContent::Check {
+        name: name.into(),
+        status,
+        message: message.into(),
+    };
+    assert_eq!(check.content, content("db", CheckStatus::Warning, "a m: b"));
+    assert_eq!(third.content, content("third", CheckStatus::Ok, ""));
+    let own = &snapshot.self_metrics;
+    assert_eq!((own.events_total, own.checks_total, own.messages_dropped_total), (1, 3, 1));
+    // A joined interval is limited, too: the earliest messages are dropped.
+    server.send("_sc|late|0");
+    let later = server.flush();
+    let joined = snapshot.joined(&later);
+    assert_eq!(joined.messages.last(), later.messages.last());
+    assert_eq!(joined.messages.len() as u64 + joined.dropped_by_joins.messages, 4);
+    assert!(joined.dropped_by_joins.messages > 0);
+    assert_eq!(server.flush().messages.len(), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use memchr::{memchr, memchr2, memmem, memrchr};
 use super::{
     ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, TIME_MAX,
     TimingUnit, WEIGHT_MAX,
+    message,
     number::{addend, number},
 };
 
@@ -46,7 +47,8 @@ fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
         [value @ .., b'|', b'm', b's'] => (value, ValueType::Timer(TimingUnit::Milliseconds)),
         _ => return None,
     };
-    let simple = value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
+    // A line that starts with `_` may be an event, whatever its end looks like.
+    let simple = line[0] != b'_' && value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
     (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
 }
 
@@ -73,17 +75,15 @@ impl ValueType {
 
 fn general_line(text: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     if text.starts_with(b"_e{") {
-        return if is_event(text) {
-            sink.event();
-        } else {
-            sink.bad(BadLine { line: text, reason: RejectReason::BadEvent });
+        return match message::event(text, rules) {
+            Some(event) => sink.event(&event),
+            None => sink.bad(BadLine { line: text, reason: RejectReason::BadEvent }),
         };
     }
     if text.starts_with(b"_sc|") {
-        return if is_check(text) {
-            sink.check();
-        } else {
-            sink.bad(BadLine { line: text, reason: RejectReason::BadCheck });
+        return match message::check(text, rules) {
+            Some(check) => sink.check(&check),
+            None => sink.bad(BadLine { line: text, reason: RejectReason::BadCheck }),
         };
     }
     let (head, tail) = match memmem::find(text, b"|#") {
@@ -308,31 +308,4 @@ fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {
 fn timestamp(digits: &[u8]) -> Result<i64, RejectReason> {
     let time = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
     time.filter(|time| (1..=TIME_MAX).contains(time)).ok_or(RejectReason::BadTimestamp)
-}
-
-/// Whether a line is a valid event: `_e{5,4}:title|text|…`, with the lengths in bytes.
-fn is_event(line: &[u8]) -> bool {
-    let lengths = || {
-        let close = memchr(b'}', line)?;
-        let inside = &line[3..close];
-        let comma = memchr(b',', inside)?;
-        Some((close, length(&inside[..comma])?, length(&inside[comma + 1..])?))
-    };
-    let Some((close, title_bytes, text_bytes)) = lengths() else { return false };
-    let Some(rest) = line[close + 1..].strip_prefix(b":") else { return false };
-    let total = title_bytes.saturating_add(text_bytes).saturating_add(1);
-    rest.get(title_bytes) == Some(&b'|')
-        && title_bytes > 0
-        && (rest.len() == total || rest.get(total) == Some(&b'|'))
-}
-
-fn length(digits: &[u8]) -> Option<usize> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-/// Whether a line is a valid service check: `_sc|name|0|…`.
-fn is_check(line: &[u8]) -> bool {
-    let mut fields = line.split(|byte| *byte == b'|').skip(1);
-    fields.next().is_some_and(|name| !name.is_empty())
-        && matches!(fields.next(), Some([b'0'..=b'3']))
 }

@@ -48,13 +48,43 @@ impl SampleSink for RecordedEvents {
         self.events.push(bad.reason.as_str().to_owned());
     }
 
-    fn event(&mut self) {
-        self.events.push("event".to_owned());
+    fn event(&mut self, event: &StatsdEvent<'_>) {
+        let StatsdEvent { title, text, fields, .. } = event;
+        let [title, text] = [title, text].map(|text| String::from_utf8_lossy(text).into_owned());
+        self.events.push(format!("event {title:?} {text:?}{}", options(fields)));
     }
 
-    fn check(&mut self) {
-        self.events.push("check".to_owned());
+    fn check(&mut self, check: &StatsdCheck<'_>) {
+        let StatsdCheck { name, status, fields, .. } = check;
+        let name = String::from_utf8_lossy(name);
+        self.events.push(format!("check {name:?} {}{}", status.as_str(), options(fields)));
     }
+}
+
+/// Returns the fields of an event or a service check that are not as by default.
+fn options(fields: &MessageOptions<'_>) -> String {
+    let mut all = String::new();
+    if let Some(time) = fields.time {
+        all += &format!(" time={time}");
+    }
+    let (priority, alert) = (fields.priority.as_str(), fields.alert_type.as_str());
+    let priority = if priority == "normal" { "" } else { priority };
+    let alert = if alert == "info" { "" } else { alert };
+    for (name, value) in [
+        ("host", fields.host),
+        ("tags", fields.tags),
+        ("container", fields.container),
+        ("key", fields.aggregation_key),
+        ("priority", priority.as_bytes()),
+        ("source", fields.source_type),
+        ("alert", alert.as_bytes()),
+        ("message", fields.message),
+    ] {
+        if !value.is_empty() {
+            all += &format!(" {name}={}", String::from_utf8_lossy(value));
+        }
+    }
+    all
 }
 
 fn rules(dialect: StatsdDialect) -> LineRules {
@@ -136,10 +166,28 @@ fn dogstatsd_tags_and_fields_are_parsed() {
 }
 
 #[test]
-fn events_and_checks_are_counted() {
-    assert_eq!(parse("_e{5,4}:title|text|p:low"), ["event"]);
-    assert_eq!(parse("_e{5,0}:title|"), ["event"]);
-    assert_eq!(parse("_sc|db.up|0|m:fine"), ["check"]);
+fn events_and_checks_are_parsed() {
+    assert_eq!(parse("_e{5,4}:title|text|p:low"), ["event \"title\" \"text\" priority=low"]);
+    assert_eq!(parse("_e{5,0}:title|"), ["event \"title\" \"\""]);
+    assert_eq!(parse("_e{1,1}:1|c"), ["event \"1\" \"c\""], "not a counter");
+    assert_eq!(parse("_e{3,3}:a|b|c|d|p:high|t:fatal|d:x"), ["event \"a|b\" \"c|d\""]);
+    assert_eq!(
+        parse("_e{2,6}:hi|a\\nb:c|d:9|h:web|k:deploy|p:low|s:ci|t:error|#env:prod,x|c:ci-1|e:it|new"),
+        [
+            "event \"hi\" \"a\\\\nb:c\" time=9 host=web tags=env:prod,x key=deploy priority=low \
+             source=ci alert=error"
+        ]
+    );
+    assert_eq!(parse("_e{2,2}:h\u{e9}|xx"), ["bad_event"], "lengths are in bytes");
+    assert_eq!(parse("_sc|db.up|0|m:fine"), ["check \"db.up\" ok message=fine"]);
+    assert_eq!(parse("_sc|a|3"), ["check \"a\" unknown"]);
+    assert_eq!(
+        parse_as(
+            StatsdDialect::Dogstatsd,
+            b"_sc|a|2|d:9|h:web|#env:prod|m:down since 9:00|c:ci-1|card:low"
+        ),
+        ["check \"a\" critical time=9 host=web tags=env:prod container=ci-1 message=down since 9:00"]
+    );
     for bad in
         ["_e{5,9}:title|text", "_e{", "_e{a,b}:t|x", "_e{0,1}:|x", "_e{99999999999999999999,1}:a|b"]
     {
@@ -147,6 +195,7 @@ fn events_and_checks_are_counted() {
     }
     assert_eq!(parse("_sc||0"), ["bad_check"]);
     assert_eq!(parse("_sc|db|9"), ["bad_check"]);
+    assert_eq!(parse("_sc|db|00"), ["bad_check"]);
 }
 
 #[test]
@@ -245,8 +294,8 @@ proptest! {
             }
             fn timed_sample(&mut self, sample: &StatsdSample<'_>, _: Option<i64>) { self.sample(sample); }
             fn bad(&mut self, bad: BadLine<'_>) { self.events += 1; assert!(!bad.line.is_empty()); }
-            fn event(&mut self) { self.events += 1; }
-            fn check(&mut self) { self.events += 1; }
+            fn event(&mut self, event: &StatsdEvent<'_>) { self.events += 1; assert!(!event.title.is_empty()); }
+            fn check(&mut self, check: &StatsdCheck<'_>) { self.events += 1; assert!(!check.name.is_empty()); }
         }
         for dialect in [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd] {
             let mut check = CountingSink { lines: 0, events: 0 };
@@ -254,5 +303,25 @@ proptest! {
             prop_assert_eq!(check.lines, bytes.split('\n').filter(|line| !line.is_empty()).count());
             prop_assert!(check.events >= check.lines);
         }
+    }
+
+    /// An event with any texts and fields is read as it was written.
+    #[test]
+    fn events_round_trip(
+        title in "[^\n]{1,9}", text in "[^\n]{0,9}", host in "[a-z.]{1,9}", tags in "[a-z:,]{1,9}",
+    ) {
+        let (title_bytes, text_bytes) = (title.len(), text.len());
+        let line = format!("_e{{{title_bytes},{text_bytes}}}:{title}|{text}|h:{host}|#{tags}|t:warning");
+        let event = event(line.as_bytes(), rules(StatsdDialect::Etsy)).unwrap();
+        let fields = MessageOptions {
+            host: host.as_bytes(),
+            tags: tags.as_bytes(),
+            alert_type: AlertType::Warning,
+            ..MessageOptions::default()
+        };
+        let expected = StatsdEvent {
+            line: line.as_bytes(), title: title.as_bytes(), text: text.as_bytes(), fields,
+        };
+        prop_assert_eq!(event, expected);
     }
 }

@@ -15,7 +15,9 @@ use crate::{
         Spacing::{Compact, Spaced},
     },
     proxy::StatsdProxy,
-    self_metrics::{BAD_LINES_SEEN, EVENTS, SERVICE_CHECKS, TIMESTAMPS_IGNORED, short_name},
+    self_metrics::{
+        BAD_LINES_SEEN, EVENTS, MESSAGES_DROPPED, SERVICE_CHECKS, TIMESTAMPS_IGNORED, short_name,
+    },
     server::ServerCore,
     settings::StatsdDialect,
 };
@@ -146,6 +148,7 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     let dropped = [
         (&EVENTS, totals.events),
         (&SERVICE_CHECKS, totals.checks),
+        (&MESSAGES_DROPPED, totals.messages_dropped),
         (&TIMESTAMPS_IGNORED, totals.timestamps),
     ];
     for (metric, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {

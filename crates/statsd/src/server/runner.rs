@@ -24,9 +24,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::{
     backends::{
         BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
-        SPOOL_BATCHES, chain,
+        SPOOL_BATCHES, SnapshotRequirements, chain,
     },
-    flush::FlushSnapshot,
+    flush::{FlushSnapshot, JoinLosses},
 };
 
 /// Maximum number of intervals that a backend has at once: one in progress and two waiting.
@@ -42,6 +42,7 @@ pub(super) struct BackendRunner {
     name: &'static str,
     status: BackendStatus,
     joins: bool,
+    requirements: SnapshotRequirements,
     queue: Arc<SnapshotQueue>,
     ended: Receiver<Result<(), String>>,
 }
@@ -175,6 +176,7 @@ impl BackendRunner {
                 status.set(first, seconds);
             }
         }
+        let requirements = backend.requirements();
         let queue = Arc::new(SnapshotQueue::default());
         let (end, ended) = mpsc::channel();
         let (account, jobs) = (status.clone(), QueueCloser(Arc::clone(&queue)));
@@ -182,11 +184,15 @@ impl BackendRunner {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, joins, queue, ended })
+        Ok(Self { name, status, joins, requirements, queue, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
         self.name
+    }
+
+    pub(super) fn requirements(&self) -> SnapshotRequirements {
+        self.requirements
     }
 
     pub(super) fn status(&self) -> BackendStatus {
@@ -280,8 +286,10 @@ fn flush(
     status: &BackendStatus,
     snapshot: &Arc<FlushSnapshot>,
 ) -> Result<(), String> {
-    if snapshot.dropped_by_joins > 0 {
-        status.add(DROPPED_METRICS, snapshot.dropped_by_joins as f64);
+    let JoinLosses { values, messages } = snapshot.dropped_by_joins;
+    let messages = if backend.requirements().messages { messages } else { 0 };
+    if values + messages > 0 {
+        status.add(DROPPED_METRICS, (values + messages) as f64);
     }
     let result = backend.flush(snapshot);
     match &result {

@@ -25,6 +25,8 @@ pub struct BackendSettings {
     pub otlp: Vec<OtlpSettings>,
     /// `[[statsd.backends.postgres]]`: copies values into a partitioned table.
     pub postgres: Vec<PostgresSettings>,
+    /// `[[statsd.backends.webhook]]`: posts events and service checks over HTTP.
+    pub webhook: Vec<WebhookSettings>,
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
@@ -276,6 +278,14 @@ pub struct PostgresSettings {
     /// Format in which rows are copied.
     #[serde(default)]
     pub format: PostgresCopyFormat,
+    /// The table of DogStatsD events; off if empty. Default: `statsd_events` in the schema of
+    /// `table`.
+    #[serde(default)]
+    pub events_table: Option<String>,
+    /// The table of DogStatsD service checks; off if empty. Default: `statsd_service_checks` in the
+    /// schema of `table`.
+    #[serde(default)]
+    pub checks_table: Option<String>,
     /// Maximum bytes spooled while the server is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
@@ -289,6 +299,30 @@ impl fmt::Debug for PostgresSettings {
             .field("partition", &self.partition)
             .field("retention", &self.retention)
             .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of the webhook backend, which posts events and service checks as JSON.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct WebhookSettings {
+    /// The endpoint.
+    pub url: String,
+    /// File that contains a bearer token, if the server requires one.
+    pub token_file: Option<PathBuf>,
+    /// File with root certificates for https. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Maximum bytes spooled while the receiver is unreachable.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// Omits the URL, which is often a secret as a whole.
+impl fmt::Debug for WebhookSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookSettings")
+            .field("token_file", &self.token_file)
             .finish_non_exhaustive()
     }
 }

@@ -125,7 +125,7 @@ impl<'s> GraphiteEncoder<'s> {
         };
         if !bytes.is_empty() {
             let start = Instant::now();
-            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
             self.send_time += start.elapsed();
         }
     }

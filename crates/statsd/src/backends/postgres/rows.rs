@@ -161,7 +161,7 @@ impl<'s> CopyRowEncoder<'s> {
         if self.format == PostgresCopyFormat::Binary {
             bytes.extend_from_slice(&(-1i16).to_be_bytes());
         }
-        (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+        (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
     }
 }
 

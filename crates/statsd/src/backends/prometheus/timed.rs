@@ -31,6 +31,7 @@ impl TimedGauges {
             sets: Vec::new(),
             variants: MetricVariants::default(),
             timed: Vec::new(),
+            messages: [].into(),
             percentiles: snapshot.percentiles.clone(),
             calculation: snapshot.calculation.clone(),
             self_metrics: snapshot.self_metrics.clone(),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    CounterState, GaugeState, KeyRegistry, RECENT_MAX, SetState, TimerState, rounded_seconds,
+    CounterState, GaugeState, KeyRegistry, RECENT_MAX, SetState, TimerState,
     variants::{CellTarget, cell_target},
 };
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
     flush::{
         names::KeyConversion,
+        rounded_seconds,
         table::{MetricEntry, MetricTable},
         timed::TimedType,
     },
@@ -84,6 +85,7 @@ impl KeyRegistry {
             interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
         });
         self.add_timed(interval, now);
+        self.messages.append(&mut interval.messages, self.settings.limits.message_bytes);
         self.count(interval, now);
     }
 
