@@ -19,6 +19,7 @@ mod messages;
 mod rejects;
 mod shard;
 mod timed;
+mod totals;
 #[cfg(test)]
 mod tests;
 

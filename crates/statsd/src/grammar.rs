@@ -6,7 +6,7 @@
 //! value  := a number; for sets any text
 //! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data
 //!         | "|card:" word
-//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
+//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | "kv" | "C" | anything else, which is a counter
 //! ```
 //!
 //! A line yields any number of samples, bad lines (one per value, as counted by etsy's server), an
@@ -19,7 +19,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use crate::settings::{StatsdDialect, StatsdSettings};
+use crate::settings::{ExtraTypes, StatsdDialect, StatsdSettings};
 
 pub(crate) use self::number::number;
 pub use self::{
@@ -41,6 +41,8 @@ pub struct LineRules {
     pub origin: bool,
     /// Timestamps have an effect ([`SampleSink::timed_sample`]).
     pub timestamps: bool,
+    /// Types that are otherwise counters.
+    pub types: ExtraTypes,
 }
 
 impl LineRules {
@@ -53,6 +55,7 @@ impl LineRules {
             rates_for_counters_only: dialect == StatsdDialect::Perl,
             origin: settings.dogstatsd.origin.unwrap_or(is_dogstatsd),
             timestamps: settings.dogstatsd.timestamps.unwrap_or(is_dogstatsd),
+            types: settings.types,
         }
     }
 }
@@ -64,8 +67,12 @@ pub trait SampleSink {
     /// Called for each valid value.
     fn sample(&mut self, sample: &StatsdSample<'_>);
     /// Called instead of [`sample`](Self::sample) for each valid count or new gauge value with a
-    /// timestamp, if the rules say so: `time` in seconds since 1970.
+    /// timestamp, if the rules say so: `time` in seconds since 1970. Without a time for `kv`, whose
+    /// values belong to the time of the flush.
     fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>);
+    /// Called instead of [`sample`](Self::sample) for each count of type `C`, if the rules say so:
+    /// the value is the sum of all counts since the sender's start.
+    fn running_total(&mut self, sample: &StatsdSample<'_>);
     /// Called for each value, or line, that cannot be used.
     fn bad(&mut self, bad: BadLine<'_>);
     /// Called for each valid DogStatsD event.

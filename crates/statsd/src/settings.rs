@@ -23,7 +23,7 @@ pub use self::{
         RepeaterSettings, Temporality, WebhookSettings,
     },
     file::{ParsedSettings, SettingsFormat},
-    input::{DogstatsdSettings, TagStyles},
+    input::{DogstatsdSettings, ExtraTypes, TagStyles},
     listen::ListenSettings,
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
@@ -36,6 +36,8 @@ pub struct StatsdSettings {
     pub dialect: StatsdDialect,
     /// The forms of tags that are read.
     pub tags: TagStyles,
+    /// Types of other servers, which are counters in etsy's.
+    pub types: ExtraTypes,
     /// The fields of DogStatsD that have an effect.
     pub dogstatsd: DogstatsdSettings,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
@@ -73,6 +75,7 @@ impl Default for StatsdSettings {
         Self {
             dialect: StatsdDialect::default(),
             tags: TagStyles::default(),
+            types: ExtraTypes::default(),
             dogstatsd: DogstatsdSettings::default(),
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),

@@ -8,7 +8,7 @@ use howdah_statsd::{
         BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdCheck, StatsdEvent,
         StatsdSample, WEIGHT_MAX, packet,
     },
-    settings::{StatsdDialect, StatsdLimits, StatsdSettings},
+    settings::{ExtraTypes, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 use super::Shape;
@@ -25,6 +25,8 @@ pub const WORDS: &[&[u8]] = &[
     b"|h",
     b"|d",
     b"|s",
+    b"|kv",
+    b"|C",
     b"|@0.1",
     b"|@+0.1",
     b"|@1e-9",
@@ -80,8 +82,14 @@ pub fn run(input: &[u8]) -> Shape {
     )
 }
 
+/// Returns settings in which everything that the dialect does not exclude is on.
+fn settings(dialect: StatsdDialect) -> StatsdSettings {
+    let types = ExtraTypes { kv: true, absolute_counter: true };
+    StatsdSettings { dialect, types, ..StatsdSettings::default() }
+}
+
 fn rules(dialect: StatsdDialect) -> LineRules {
-    LineRules::new(&StatsdSettings { dialect, ..StatsdSettings::default() })
+    LineRules::new(&settings(dialect))
 }
 
 /// Aggregates the packet twice, with a flush in between.
@@ -95,7 +103,8 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         ..StatsdLimits::default()
     };
     let mut shard =
-        SampleShard::new(&StatsdSettings { dialect, limits, ..StatsdSettings::default() });
+        SampleShard::new(&StatsdSettings { limits, ..settings(dialect) });
+    shard.store_messages();
     let mut spare = ShardInterval::default();
     for round in 0..2 {
         shard.apply_packet(input);
@@ -167,6 +176,13 @@ impl SampleSink for SampleTrace {
         self.sample(sample);
         if let Some(outcome) = self.outcomes.last_mut() {
             outcome.text += &format!(" {time:?}");
+        }
+    }
+
+    fn running_total(&mut self, sample: &StatsdSample<'_>) {
+        self.sample(sample);
+        if let Some(outcome) = self.outcomes.last_mut() {
+            outcome.text += " in total";
         }
     }
 

@@ -6,6 +6,7 @@ use super::{
     MetricType, ShardInterval,
     cells::NewKey,
     keys::{KINDS, KeyTable, RawKey},
+    totals::RunningTotals,
 };
 use crate::{
     grammar::{
@@ -23,6 +24,7 @@ pub struct SampleShard {
     /// The name under which samples beyond the key limit are aggregated.
     overflow_name: Box<[u8]>,
     keys: KeyTable,
+    totals: RunningTotals,
     /// Number of allocated cells, by metric type.
     cells: [u32; KINDS],
     /// Cells of the overflow name, by metric type; `None` until the first overflow.
@@ -42,6 +44,7 @@ impl SampleShard {
             limits: settings.limits.clone(),
             overflow_name: format!("{}.overflow", settings.aggregation.prefix).into_bytes().into(),
             keys: KeyTable::default(),
+            totals: RunningTotals::default(),
             cells: [0; KINDS],
             overflow: [None; KINDS],
             overflow_keys: OverflowKeys::default(),
@@ -232,6 +235,16 @@ impl SampleSink for SampleShard {
     #[inline]
     fn sample(&mut self, sample: &StatsdSample<'_>) {
         self.apply(sample);
+    }
+
+    fn running_total(&mut self, sample: &StatsdSample<'_>) {
+        let (SampleValue::Count(total), key) = (sample.value, RawKey::from(sample)) else { return };
+        // A key that fails the check is rejected below.
+        let counts = match self.check(key) {
+            Ok(()) => self.totals.difference(key, total, self.limits.keys),
+            Err(_) => 0.0,
+        };
+        self.apply(&StatsdSample { value: SampleValue::Count(counts), ..*sample });
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     grammar::RejectReason,
-    settings::{StatsdDialect, StatsdLimits},
+    settings::{ExtraTypes, StatsdDialect, StatsdLimits},
 };
 
 fn shard(limits: StatsdLimits) -> SampleShard {
@@ -89,6 +89,23 @@ fn container_is_part_of_key_where_rules_say_so() {
         shard.apply_packet(packet);
         assert!(shard.swap(ShardInterval::default()).names.is_empty());
     }
+}
+
+#[test]
+fn running_total_counts_its_increase() {
+    let types = ExtraTypes { absolute_counter: true, ..ExtraTypes::default() };
+    let mut shard = SampleShard::new(&StatsdSettings { types, ..StatsdSettings::default() });
+    let mut names = Vec::new();
+    shard.apply_packet(b"t:100|C\nt:130|C\nt:130|C\nu:7|C\nt:5|C|#a:b");
+    let mut interval = shard.swap_and_reset(ShardInterval::default());
+    let expected = [("t".into(), 30.0), ("u".into(), 0.0), ("t".into(), 0.0)];
+    assert_eq!(sums(&mut interval, &mut names), expected);
+    // The sender of `t` restarts; totals survive a reset of the keys.
+    shard.apply_packet(b"t:150|C\nt:4|C\nt:6|C\nt:8|C|#a:b\n:1|C\nu:-3|C");
+    let mut interval = shard.swap(ShardInterval::default());
+    let expected = [("t".into(), 26.0), ("t".into(), 3.0), ("u".into(), 0.0)];
+    assert_eq!(sums(&mut interval, &mut Vec::new()), expected);
+    assert_eq!(interval.rejects.count(RejectReason::NoName), 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::{
     backends::SnapshotRequirements,
     grammar::{AlertType, CheckStatus, EventPriority, RejectReason},
     ledger::LossAccount,
-    settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
+    settings::{Aggregation, ExtraTypes, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 const START: SystemTime = SystemTime::UNIX_EPOCH;
@@ -387,6 +387,22 @@ fn values_with_unusable_timestamps_are_bad_lines() {
     assert_eq!(count(RejectReason::NoName), 1);
     let losses = snapshot.joined(&snapshot).dropped_by_joins;
     assert_eq!(losses, JoinLosses::default(), "they are the same keys");
+}
+
+#[test]
+fn key_values_are_sent_once_with_time_of_flush() {
+    let types = ExtraTypes { kv: true, ..ExtraTypes::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { types, ..StatsdSettings::default() });
+    server.send("k:1|kv");
+    server.registry.collect(START);
+    server.send("k:2|kv\nl:3|kv");
+    let snapshot = server.flush();
+    let time = snapshot.timestamp;
+    assert_eq!(
+        timed(snapshot.timed.iter().cloned()),
+        [("k".to_owned(), time, 2.0), ("l".to_owned(), time, 3.0)]
+    );
+    assert_eq!(server.flush().timed, []);
 }
 
 #[test]

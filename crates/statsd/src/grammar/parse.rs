@@ -8,6 +8,7 @@ use super::{
     message,
     number::{addend, number},
 };
+use crate::settings::ExtraTypes;
 
 /// Parses a packet, or any sequence of complete lines, and passes its content to `sink`.
 #[inline]
@@ -53,21 +54,27 @@ fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
 }
 
 /// The type of a value, as given after `|`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ValueType {
     Count,
     Gauge,
     Timer(TimingUnit),
     Set,
+    /// A gauge that is sent once.
+    KeyValue,
+    /// A counter's sum since the sender's start.
+    Total,
 }
 
 impl ValueType {
-    fn parse(text: &[u8]) -> Self {
+    fn parse(text: &[u8], types: ExtraTypes) -> Self {
         match text.trim_ascii() {
             b"ms" => Self::Timer(TimingUnit::Milliseconds),
             b"h" | b"d" => Self::Timer(TimingUnit::Plain),
             b"g" => Self::Gauge,
             b"s" => Self::Set,
+            b"kv" if types.kv => Self::KeyValue,
+            b"C" if types.absolute_counter => Self::Total,
             _ => Self::Count,
         }
     }
@@ -188,7 +195,7 @@ impl<'p> LineContext<'p> {
     /// Parses packed values with their type and fields.
     fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl SampleSink) {
         let mut fields = fields.split(|byte| *byte == b'|');
-        let kind = ValueType::parse(fields.next().unwrap_or_default());
+        let kind = ValueType::parse(fields.next().unwrap_or_default(), self.rules.types);
         let fields = match self.fields(fields, sink) {
             Ok(fields) => fields,
             Err(reason) => {
@@ -230,9 +237,9 @@ impl<'p> LineContext<'p> {
         let signed = matches!(text, [b'+' | b'-', ..]) && self.rules.signs_change_gauges;
         let value = match kind {
             ValueType::Set => Ok(SampleValue::Member(if text.is_empty() { b"0" } else { text })),
-            ValueType::Count => addend(text).map(SampleValue::Count),
+            ValueType::Count | ValueType::Total => addend(text).map(SampleValue::Count),
             ValueType::Gauge if signed => addend(text).map(SampleValue::Change),
-            ValueType::Gauge => number(text).map(SampleValue::Set),
+            ValueType::Gauge | ValueType::KeyValue => number(text).map(SampleValue::Set),
             ValueType::Timer(unit) => addend(text).and_then(|value| match unit {
                 TimingUnit::Milliseconds if value < 0.0 => Err(RejectReason::NegativeTimer),
                 _ => Ok(SampleValue::Timing(value, unit)),
@@ -244,6 +251,8 @@ impl<'p> LineContext<'p> {
             {
                 1.0
             }
+            // These values are not samples of others.
+            ValueType::KeyValue | ValueType::Total => 1.0,
             _ => fields.rate.unwrap_or(1.0),
         };
         match value {
@@ -257,14 +266,22 @@ impl<'p> LineContext<'p> {
                 let (name, tags) = (self.name, self.tags);
                 let sample = StatsdSample { name, tags, container, value, rate };
                 match (fields.time, value) {
+                    (time, _) if kind == ValueType::KeyValue => sink.timed_sample(&sample, time),
+                    (None, _) if kind == ValueType::Total => sink.running_total(&sample),
                     (None, _) => sink.sample(&sample),
-                    (time, SampleValue::Count(_) | SampleValue::Set(_)) => {
+                    (time, SampleValue::Count(_) | SampleValue::Set(_))
+                        if kind != ValueType::Total =>
+                    {
                         sink.timed_sample(&sample, time);
                     }
                     // Other values cannot be assigned to a single moment.
                     (Some(_), _) => {
                         sink.timestamped();
-                        sink.sample(&sample);
+                        if kind == ValueType::Total {
+                            sink.running_total(&sample);
+                        } else {
+                            sink.sample(&sample);
+                        }
                     }
                 }
             }

@@ -44,6 +44,11 @@ impl SampleSink for RecordedEvents {
         *self.events.last_mut().unwrap() += &format!(" at {time}");
     }
 
+    fn running_total(&mut self, sample: &StatsdSample<'_>) {
+        self.sample(sample);
+        *self.events.last_mut().unwrap() += " in total";
+    }
+
     fn bad(&mut self, bad: BadLine<'_>) {
         self.events.push(bad.reason.as_str().to_owned());
     }
@@ -266,6 +271,27 @@ fn dogstatsd_dialect_reads_timestamps() {
 }
 
 #[test]
+fn types_of_other_servers_are_counters_unless_turned_on() {
+    let lines = "k:5|kv\nt:9|C|@0.1\nm:2|m";
+    assert_eq!(parse(lines), ["k count 5", "t count 9 rate 0.1", "m count 2"]);
+    let parse = |text: &str, dialect| {
+        let types = ExtraTypes { kv: true, absolute_counter: true };
+        let rules = LineRules { types, ..rules(dialect) };
+        let mut recorded = RecordedEvents::default();
+        packet(text.as_bytes(), rules, &mut recorded);
+        recorded.events
+    };
+    let dogstatsd = StatsdDialect::Dogstatsd;
+    for dialect in [StatsdDialect::Etsy, dogstatsd] {
+        let expected = ["k set 5 at flush", "t count 9 in total", "m count 2"];
+        assert_eq!(parse(lines, dialect), expected);
+    }
+    assert_eq!(parse("k:-5|kv|#t:1", StatsdDialect::Etsy), ["k set -5 tags t:1 at flush"]);
+    assert_eq!(parse("k:5|kv|T9\nt:9|C|T9", dogstatsd), ["k set 5 at 9", "t count 9 in total"]);
+    assert_eq!(parse("k:x|kv\nt:1e19|C", dogstatsd), ["not_a_number", "too_large"]);
+}
+
+#[test]
 fn perl_dialect_ignores_deltas_and_timer_rates() {
     assert_eq!(parse_as(StatsdDialect::Perl, b"a:-5|g"), ["a set -5"]);
     assert_eq!(parse_as(StatsdDialect::Perl, b"a:5|ms|@0.1"), ["a Milliseconds 5"]);
@@ -293,6 +319,7 @@ proptest! {
                 }
             }
             fn timed_sample(&mut self, sample: &StatsdSample<'_>, _: Option<i64>) { self.sample(sample); }
+            fn running_total(&mut self, sample: &StatsdSample<'_>) { self.sample(sample); }
             fn bad(&mut self, bad: BadLine<'_>) { self.events += 1; assert!(!bad.line.is_empty()); }
             fn event(&mut self, event: &StatsdEvent<'_>) { self.events += 1; assert!(!event.title.is_empty()); }
             fn check(&mut self, check: &StatsdCheck<'_>) { self.events += 1; assert!(!check.name.is_empty()); }

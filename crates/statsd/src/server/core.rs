@@ -152,6 +152,7 @@ impl ServerCore {
         let restart = [
             ("dialect", old.dialect != new.dialect),
             ("tags", old.tags != new.tags),
+            ("types", old.types != new.types),
             ("dogstatsd", old.dogstatsd != new.dogstatsd),
             ("listen", old.listen != new.listen),
             ("management", old.management != new.management),

@@ -1,4 +1,5 @@
-//! Settings for reading lines beyond the dialect: forms of tags, and the fields of DogStatsD.
+//! Settings for reading lines beyond the dialect: forms of tags, types of values, and the
+//! fields of DogStatsD.
 
 use std::time::Duration;
 
@@ -45,4 +46,14 @@ impl Default for DogstatsdSettings {
     fn default() -> Self {
         Self { origin: None, timestamps: None, timestamp_age: Duration::from_secs(86_400) }
     }
+}
+
+/// `[statsd.types]`: types of other servers, which are counters in etsy's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExtraTypes {
+    /// Statsite's `kv`: a value that is sent on once, with the time of the flush.
+    pub kv: bool,
+    /// Brubeck's `C`: a counter's sum since the client's start, of which the increase counts.
+    pub absolute_counter: bool,
 }
