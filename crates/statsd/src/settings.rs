@@ -19,7 +19,8 @@ pub use self::{
     backends::{
         BackendSettings, ConsoleSettings, FileSettings, GraphiteProtocol, GraphiteSettings,
         InfluxSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat,
-        PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings, RepeaterProtocol,
+        PostgresSettings, PrometheusNames, PrometheusSettings, ProxyNodeSettings, ProxySettings,
+        RepeaterProtocol,
         RepeaterSettings, Temporality, WebhookSettings,
     },
     file::{ParsedSettings, SettingsFormat},

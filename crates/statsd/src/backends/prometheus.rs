@@ -28,7 +28,10 @@ use self::{
     timed::TimedGauges,
 };
 use super::{BackendError, BackendStatus, MetricBackend, SnapshotRequirements};
-use crate::{flush::FlushSnapshot, settings};
+use crate::{
+    flush::FlushSnapshot,
+    settings::{self, PrometheusNames},
+};
 
 /// The backend that serves values to Prometheus.
 #[derive(Debug)]
@@ -72,8 +75,12 @@ impl PrometheusBackend {
     /// See [`PrometheusError`].
     pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
         check(settings)?;
-        let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
-        let families = FamilyTable::new(settings, mapping.transpose()?);
+        let mapping = match (&settings.mapping, settings.names) {
+            (Some(path), _) => Some(NameMapping::read(path, settings)?),
+            (None, PrometheusNames::Exporter) => Some(NameMapping::new(settings)),
+            (None, PrometheusNames::Conventional) => None,
+        };
+        let families = FamilyTable::new(settings, mapping);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
         let server = scrape::serve(address, Arc::clone(&families))

@@ -166,6 +166,8 @@ pub struct PrometheusSettings {
     pub native_buckets_max: usize,
     /// A mapping file in statsd_exporter's format.
     pub mapping: Option<PathBuf>,
+    /// The names of metrics without a matching rule in the mapping file.
+    pub names: PrometheusNames,
     /// Series idle for this long are removed; never if zero.
     #[serde(with = "howdah_settings::milliseconds")]
     pub ttl: Duration,
@@ -184,10 +186,22 @@ impl Default for PrometheusSettings {
             native_bucket_factor: 1.1,
             native_buckets_max: 160,
             mapping: None,
+            names: PrometheusNames::default(),
             ttl: Duration::ZERO,
             series_max: 1_000_000,
         }
     }
+}
+
+/// The names of metrics that no mapping rule names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrometheusNames {
+    /// By Prometheus' conventions: counters end in `_total`, timers in `_seconds`.
+    #[default]
+    Conventional,
+    /// As statsd_exporter's: without these suffixes.
+    Exporter,
 }
 
 /// The Prometheus metric type of timers.

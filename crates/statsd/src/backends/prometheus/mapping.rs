@@ -23,8 +23,11 @@ use std::{
 
 use regex_lite::Regex;
 
-use super::yaml::{self, YamlNode, YamlValue};
-use crate::settings::{self, ObserverType};
+use super::{
+    names,
+    yaml::{self, YamlNode, YamlValue},
+};
+use crate::settings::{self, ObserverType, PrometheusNames};
 
 /// Maximum size of a mapping file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -170,6 +173,7 @@ pub(super) struct NameMapping {
     regexes: Vec<(Regex, MappingRule)>,
     most_specific: bool,
     defaults: Arc<ObserverOptions>,
+    names: PrometheusNames,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -210,16 +214,22 @@ impl NameMapping {
         })
     }
 
-    pub(super) fn parse(
-        text: &str,
-        settings: &settings::PrometheusSettings,
-    ) -> Result<Self, LineProblem> {
-        let mut mapping = Self {
+    /// Creates a mapping without rules.
+    pub(super) fn new(settings: &settings::PrometheusSettings) -> Self {
+        Self {
             globs: Vec::new(),
             regexes: Vec::new(),
             most_specific: false,
             defaults: Arc::new(ObserverOptions::from_settings(settings)),
-        };
+            names: settings.names,
+        }
+    }
+
+    pub(super) fn parse(
+        text: &str,
+        settings: &settings::PrometheusSettings,
+    ) -> Result<Self, LineProblem> {
+        let mut mapping = Self::new(settings);
         let Some(root) = yaml::parse(text)? else { return Ok(mapping) };
         let mut defaults = MappingDefaults { regex: false, ttl: None };
         let entries = map(&root, "the file")?;
@@ -240,7 +250,8 @@ impl NameMapping {
         Ok(mapping)
     }
 
-    /// Maps a name without its tags.
+    /// Maps a name without its tags. With [`PrometheusNames::Exporter`], a name without a rule is
+    /// mapped to the one that statsd_exporter would use.
     pub(super) fn map_name(&self, name: &str, kind: MatchMetricType) -> MappingResult {
         let applies = |rule: &MappingRule| rule.kind.is_none_or(|only| only == kind);
         let parts: Vec<&str> = name.split('.').collect();
@@ -265,7 +276,18 @@ impl NameMapping {
                 return rule.apply(&|at| captures.get(at).map(|capture| capture.as_str()));
             }
         }
-        MappingResult::NoRule
+        match self.names {
+            PrometheusNames::Conventional => MappingResult::NoRule,
+            PrometheusNames::Exporter => MappingResult::Mapped(MappedName {
+                name: names::exporter_metric(name),
+                labels: Vec::new(),
+                honor_labels: false,
+                help: None,
+                scale: 1.0,
+                ttl: None,
+                observing: Arc::clone(&self.defaults),
+            }),
+        }
     }
 
     /// Returns the options for timers without a matching rule.

@@ -79,6 +79,34 @@ fn counters_and_sums_accumulate_across_flushes() {
 }
 
 #[test]
+fn exporter_names_have_no_suffixes() {
+    let names = settings::PrometheusNames::Exporter;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    std::fs::write(&path, "mappings: [{ match: pool.*, name: pools, labels: { what: $1 } }]").unwrap();
+    for mapping in [None, Some(path)] {
+        let is_mapped = mapping.is_some();
+        let settings = settings::PrometheusSettings { names, mapping, ..settings() };
+        let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+        prometheus.flush(&snapshot()).unwrap();
+        assert_lines(
+            &scrape(&prometheus),
+            &[
+                "# TYPE api_hits counter",
+                "api_hits 30",
+                "api_hits{code=\"500\"} 2",
+                "# TYPE api_latency summary",
+                "api_latency_sum 0.06",
+                "api_latency_count 3",
+                if is_mapped { "pools{what=\"size\"} -2.5" } else { "pool_size -2.5" },
+                "statsd_packets_received 12",
+                "statsd_backlog_drops_total 0",
+            ],
+        );
+    }
+}
+
+#[test]
 fn values_with_timestamps_count_at_once() {
     let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
     let mut snapshot = snapshot_with_timed();
