@@ -1,12 +1,12 @@
 //! Splits packets into lines and lines into values.
 
-use memchr::{memchr, memchr2, memmem, memrchr};
+use memchr::{memchr, memchr2, memchr3, memmem, memrchr};
 
 use super::{
     ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, TIME_MAX,
     TimingUnit, WEIGHT_MAX,
     message,
-    number::{addend, number},
+    number::{LeadingDecimal, addend, number},
 };
 use crate::settings::ExtraTypes;
 
@@ -14,43 +14,61 @@ use crate::settings::ExtraTypes;
 #[inline]
 pub fn packet(bytes: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     let mut rest = bytes;
-    while let Some(end) = memchr(b'\n', rest) {
-        line(&rest[..end], rules, sink);
-        rest = &rest[end + 1..];
-    }
-    line(rest, rules, sink);
-}
-
-/// Parses one line; ignores an empty one.
-#[inline]
-fn line(line: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
-    if line.is_empty() {
-        return;
-    }
-    sink.line();
-    match simple_line(line) {
-        Some((name, value, kind)) => {
-            let fields = LineFields::default();
-            LineContext { line, name, tags: b"", fields, rules }.value(value, kind, fields, sink);
+    while !rest.is_empty() {
+        if let Some((sample, line_bytes)) = simple_line(rest, rules) {
+            sink.line();
+            sink.sample(&sample);
+            rest = &rest[line_bytes..];
+            continue;
         }
-        None => general_line(line, rules, sink),
+        let end = memchr(b'\n', rest).unwrap_or(rest.len());
+        if end > 0 {
+            sink.line();
+            general_line(&rest[..end], rules, sink);
+        }
+        rest = rest.get(end + 1..).unwrap_or_default();
     }
 }
 
-/// Parses the most common form of a line, `name:value|type`; `None` for any other form.
+/// Parses the most common forms of a line, `name:value|type` and `name:value|type|#tags`, at the
+/// start of `bytes`; also returns the line's length with its line break. `None` for any other form.
+///
+/// It passes over the name once, over the value once, and over the tags once, and yields what
+/// [`general_line`] would.
 #[inline]
-fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
-    let colon = memchr2(b':', b'|', line)?;
-    let rest = &line[colon + 1..];
-    let (value, kind) = match rest {
-        [value @ .., b'|', b'c'] => (value, ValueType::Count),
-        [value @ .., b'|', b'g'] => (value, ValueType::Gauge),
-        [value @ .., b'|', b'm', b's'] => (value, ValueType::Timer(TimingUnit::Milliseconds)),
+fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usize)> {
+    let colon = memchr3(b':', b'|', b'\n', bytes)?;
+    // A line that starts with `_` may be an event.
+    if bytes[colon] != b':' || bytes[0] == b'_' {
+        return None;
+    }
+    let text = &bytes[colon + 1..];
+    let LeadingDecimal { number, is_signed, length } = LeadingDecimal::parse(text)?;
+    let (value, rest) = match &text[length..] {
+        [b'|', b'c', rest @ ..] => (SampleValue::Count(number), rest),
+        [b'|', b'g', rest @ ..] if is_signed && rules.signs_change_gauges => {
+            (SampleValue::Change(number), rest)
+        }
+        [b'|', b'g', rest @ ..] => (SampleValue::Set(number), rest),
+        [b'|', b'm', b's', rest @ ..] if number >= 0.0 => {
+            (SampleValue::Timing(number, TimingUnit::Milliseconds), rest)
+        }
         _ => return None,
     };
-    // A line that starts with `_` may be an event, whatever its end looks like.
-    let simple = line[0] != b'_' && value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
-    (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
+    let (tags, rest) = match rest {
+        [b'|', b'#', rest @ ..] => {
+            rest.split_at(memchr2(b'|', b'\n', rest).unwrap_or(rest.len()))
+        }
+        rest => (&b""[..], rest),
+    };
+    let line_break = match rest {
+        [] => 0,
+        [b'\n', ..] => 1,
+        _ => return None,
+    };
+    let sample =
+        StatsdSample { name: &bytes[..colon], tags, container: b"", value, rate: 1.0 };
+    Some((sample, bytes.len() - rest.len() + line_break))
 }
 
 /// The type of a value, as given after `|`.
@@ -80,7 +98,8 @@ impl ValueType {
     }
 }
 
-fn general_line(text: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
+/// Parses a line of any form; it is not empty.
+pub(super) fn general_line(text: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     if text.starts_with(b"_e{") {
         return match message::event(text, rules) {
             Some(event) => sink.event(&event),

@@ -351,4 +351,16 @@ proptest! {
         };
         prop_assert_eq!(event, expected);
     }
+
+    /// The fast path for common forms of lines yields what the general parser does.
+    #[test]
+    fn simple_lines_are_read_like_general_ones(
+        line in "[a_.:|#]{0,3}a?:[+-]?[0-9]{0,17}(\\.[0-9]{0,3})?\\|(c|g|ms|s)(\\|#[a:,]{0,4})?[\r|@]?"
+    ) {
+        for dialect in [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd] {
+            let mut general = RecordedEvents::default();
+            parse::general_line(line.as_bytes(), rules(dialect), &mut general);
+            prop_assert_eq!(parse_as(dialect, line.as_bytes()), general.events);
+        }
+    }
 }
