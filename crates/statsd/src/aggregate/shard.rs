@@ -128,7 +128,7 @@ impl SampleShard {
             SampleValue::Timing(..) | SampleValue::Change(_) | SampleValue::Member(_) => return,
         };
         let (max, value) = (self.limits.keys, (value, self.stamp));
-        let added = self.check(key).and_then(|()| {
+        let added = self.check_key(key).and_then(|()| {
             let added = self.interval.timed.add(kind, key, time, value, max);
             added.then_some(()).ok_or(RejectReason::TooManyTimestamps)
         });
@@ -170,7 +170,7 @@ impl SampleShard {
     ) -> Result<usize, RejectReason> {
         // Only keys without a cell reach this function. An invalid key never gets a cell, so it is
         // rejected here each time.
-        self.check(key)?;
+        self.check_key(key)?;
         if self.cells[kind as usize] as usize >= self.limits.keys {
             return Ok(self.overflow(key, kind));
         }
@@ -183,7 +183,7 @@ impl SampleShard {
     }
 
     /// Fails if the key is invalid, too long or has too many tags.
-    fn check(&self, key: RawKey<'_>) -> Result<(), RejectReason> {
+    fn check_key(&self, key: RawKey<'_>) -> Result<(), RejectReason> {
         if matches!(key.name, [] | [b';', ..]) {
             return Err(RejectReason::NoName);
         }
@@ -240,7 +240,7 @@ impl SampleSink for SampleShard {
     fn running_total(&mut self, sample: &StatsdSample<'_>) {
         let (SampleValue::Count(total), key) = (sample.value, RawKey::from(sample)) else { return };
         // A key that fails the check is rejected below.
-        let counts = match self.check(key) {
+        let counts = match self.check_key(key) {
             Ok(()) => self.totals.difference(key, total, self.limits.keys),
             Err(_) => 0.0,
         };

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use crate::{
     MetricName,
     aggregate::CONTAINER_SEPARATOR,
+    backends::SnapshotRequirements,
     name::push_tag,
     settings::{StatsdDialect, StatsdSettings, TagStyles},
 };
@@ -19,13 +20,26 @@ use crate::{
 pub(super) struct KeyConversion {
     dialect: StatsdDialect,
     tags: TagStyles,
+    sanitise: bool,
+    /// Whether a backend uses keys as sent.
+    has_sent_keys: bool,
 }
 
 impl KeyConversion {
-    pub(super) fn new(settings: &StatsdSettings) -> Self {
+    pub(super) fn new(settings: &StatsdSettings, needs: SnapshotRequirements) -> Self {
         let mut tags = settings.tags;
         tags.influx &= settings.dialect != StatsdDialect::Perl;
-        Self { dialect: settings.dialect, tags }
+        let sanitise = settings.aggregation.sanitise;
+        Self { dialect: settings.dialect, tags, sanitise, has_sent_keys: needs.names_as_sent }
+    }
+
+    /// Converts a raw name and raw tags to the metric's key, sanitised if the settings say so, and
+    /// to its key as sent. Without a backend that uses the latter, both are the same, so that all
+    /// spellings share one entry.
+    pub(super) fn keys(self, name: &[u8], tags: &[u8]) -> (MetricName, MetricName) {
+        let key = self.canonical(name, tags, self.sanitise);
+        let sent = if self.has_sent_keys { self.as_sent(name, tags) } else { key.clone() };
+        (key, sent)
     }
 
     /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
@@ -220,7 +234,8 @@ mod tests {
     use super::*;
 
     fn rules(dialect: StatsdDialect, tags: TagStyles) -> KeyConversion {
-        KeyConversion::new(&StatsdSettings { dialect, tags, ..StatsdSettings::default() })
+        let settings = StatsdSettings { dialect, tags, ..StatsdSettings::default() };
+        KeyConversion::new(&settings, SnapshotRequirements::default())
     }
 
     fn of_dialect(dialect: StatsdDialect) -> KeyConversion {

@@ -9,6 +9,7 @@ mod deletion;
 mod interval_merge;
 mod ranking;
 mod states;
+mod unaggregated;
 mod variants;
 
 use std::{
@@ -18,18 +19,21 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use self::variants::{CellTarget, VariantTables};
+use self::{
+    unaggregated::UnaggregatedInput,
+    variants::{CellTarget, VariantTables},
+};
 pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
 use super::{
-    Calculation, FlushSnapshot, JoinLosses, messages::ReceivedMessage, rounded_seconds,
-    statistics::PrefixSums, table::MetricTable, timed::TimedTable,
+    Calculation, FlushSnapshot, JoinLosses, rounded_seconds, statistics::PrefixSums,
+    table::MetricTable,
 };
 use crate::{
     MetricName,
-    aggregate::{KINDS, MessageBuffer, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
+    aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
     backends::SnapshotRequirements,
     flush,
     grammar::LineRules,
@@ -57,8 +61,7 @@ pub struct KeyRegistry {
     pub(crate) gauges: MetricTable<GaugeState>,
     pub(crate) sets: MetricTable<SetState>,
     variants: VariantTables,
-    timed: TimedTable,
-    messages: MessageBuffer,
+    unaggregated: UnaggregatedInput,
     self_names: SelfMetricNames,
     totals: ReceiveTotals,
     recent: VecDeque<(SystemTime, RejectedLine)>,
@@ -139,8 +142,7 @@ impl KeyRegistry {
             gauges: MetricTable::default(),
             sets: MetricTable::default(),
             variants: VariantTables::default(),
-            timed: TimedTable::default(),
-            messages: MessageBuffer::default(),
+            unaggregated: UnaggregatedInput::default(),
             totals: ReceiveTotals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -207,6 +209,9 @@ impl KeyRegistry {
         let (timers, variant_timers) = self.timers();
         let (gauges, variant_gauges) = self.gauges();
         let (sets, variant_sets) = self.sets();
+        let rules = LineRules::new(&self.settings);
+        let (messages, dropped) = self.unaggregated.take_messages(rules);
+        self.totals.messages_dropped += dropped;
         let mut snapshot = FlushSnapshot {
             timestamp,
             time: time.now,
@@ -221,8 +226,8 @@ impl KeyRegistry {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
-            timed: self.timed.take(timestamp),
-            messages: self.messages(),
+            timed: self.unaggregated.take_timed(timestamp),
+            messages,
             dropped_by_joins: JoinLosses::default(),
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
@@ -247,14 +252,6 @@ impl KeyRegistry {
         };
         self.clear();
         snapshot
-    }
-
-    /// Removes the events and service checks of the interval.
-    fn messages(&mut self) -> Arc<[ReceivedMessage]> {
-        self.totals.messages_dropped += mem::take(&mut self.messages.dropped);
-        let rules = LineRules::new(&self.settings);
-        let lines = self.messages.take().into_iter();
-        lines.filter_map(|(time, line)| ReceivedMessage::parse(time, &line, rules)).collect()
     }
 
     /// Returns the totals since the start, as of the last [`collect`](Self::collect).

@@ -10,20 +10,13 @@ use super::{
     variants::{CellTarget, cell_target},
 };
 use crate::{
-    MetricName,
     aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
     flush::{
         names::KeyConversion,
-        rounded_seconds,
         table::{MetricEntry, MetricTable},
-        timed::TimedType,
     },
     grammar::{BadLine, RejectReason},
 };
-
-/// Maximum number of seconds by which a timestamp may be later than the server's clock, because
-/// clocks differ.
-const FUTURE_SECONDS_MAX: i64 = 600;
 
 impl KeyRegistry {
     /// Adds the values of the interval. `targets` maps the shard's cells to registry entries.
@@ -84,31 +77,9 @@ impl KeyRegistry {
             let line = entry.name.key().as_bytes();
             interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
         });
-        self.add_timed(interval, now);
-        self.messages.append(&mut interval.messages, self.settings.limits.message_bytes);
+        let conversion = KeyConversion::new(&self.settings, self.needs);
+        self.unaggregated.add(interval, &self.settings, conversion, now);
         self.count(interval, now);
-    }
-
-    /// Adds the values with timestamps; rejects those too old, or later than now.
-    fn add_timed(&mut self, interval: &mut ShardInterval, now: SystemTime) {
-        let latest = rounded_seconds(now).saturating_add(FUTURE_SECONDS_MAX);
-        let age = self.settings.dogstatsd.timestamp_age.as_secs();
-        let earliest = rounded_seconds(now).saturating_sub_unsigned(age);
-        let max = self.settings.limits.keys;
-        for sample in interval.timed.iter() {
-            let names = self.names(sample.name, sample.tags, false);
-            let in_range = sample.time.is_none_or(|time| (earliest..=latest).contains(&time));
-            let kind = TimedType::from_metric_type(sample.kind);
-            let value = (sample.value, sample.stamp);
-            let reason = if !in_range {
-                RejectReason::BadTimestamp
-            } else if !self.timed.add(kind, names, sample.time, value, max) {
-                RejectReason::TooManyTimestamps
-            } else {
-                continue;
-            };
-            interval.rejects.add_many(sample.hits, BadLine { line: sample.name, reason });
-        }
     }
 
     /// Adds the counts of the interval to the totals and to etsy's own counters, and retains its
@@ -163,24 +134,15 @@ impl KeyRegistry {
         }
     }
 
-    /// Returns the key and the key as sent of a raw name with raw tags. `overflow` means the
-    /// server's own overflow key, which is not sanitised.
-    fn names(&self, name: &[u8], tags: &[u8], overflow: bool) -> (MetricName, MetricName) {
-        let sanitise = self.settings.aggregation.sanitise && !overflow;
-        let conversion = KeyConversion::new(&self.settings);
-        let key = conversion.canonical(name, tags, sanitise);
-        // Without a backend that uses names as sent, all spellings share one entry.
-        let sent = if self.needs.names_as_sent && !overflow {
-            conversion.as_sent(name, tags)
-        } else {
-            key.clone()
-        };
-        (key, sent)
-    }
-
     /// Returns the registry entries for a new cell.
     fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
-        let (key, sent) = self.names(name.name, name.tags, name.overflow);
+        let conversion = KeyConversion::new(&self.settings, self.needs);
+        let (key, sent) = if name.overflow {
+            let key = conversion.canonical(name.name, name.tags, false);
+            (key.clone(), key)
+        } else {
+            conversion.keys(name.name, name.tags)
+        };
         let variants = &mut self.variants;
         match name.kind {
             MetricType::Counter => {
