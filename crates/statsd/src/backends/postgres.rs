@@ -86,6 +86,8 @@ struct CopyConnection {
     target: ConnectTarget,
     table: SampleTable,
     client: Option<Client>,
+    /// The timestamp of the latest interval.
+    time: i64,
     /// The time, in seconds since 1970, until which partitions are known to exist.
     ready_until: Option<i64>,
     /// The starts of the partitions for values that were sent with a timestamp, of the latest
@@ -124,6 +126,7 @@ impl PostgresBackend {
                 target,
                 table,
                 client: None,
+                time: 0,
                 ready_until: None,
                 other_partitions: BTreeSet::new(),
                 messages,
@@ -183,7 +186,8 @@ impl MetricBackend for PostgresBackend {
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let start = Instant::now();
         let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
-        let (format, time) = (self.settings.format, snapshot.timestamp);
+        let format = self.settings.format;
+        self.link.time = snapshot.timestamp;
         self.link.require_partitions(&snapshot.timed);
         let (link, mut bytes) = (&mut self.link, 0);
         let mut batches = Vec::new();
@@ -194,7 +198,7 @@ impl MetricBackend for PostgresBackend {
                 rows::encode(snapshot, format, sink);
                 batches.into_iter().for_each(sink);
             },
-            |batch| link.send(batch, time, deadline, &mut bytes),
+            |batch| link.send(batch, deadline, &mut bytes),
         );
         self.record_flush(start, bytes);
         self.finish_delivery(delivery)
@@ -204,9 +208,8 @@ impl MetricBackend for PostgresBackend {
         let start = Instant::now();
         let deadline = start + timeout;
         let (link, mut bytes) = (&mut self.link, 0);
-        let time = link.ready_until.unwrap_or_default();
         let delivery =
-            self.outbox.deliver_now(start, |batch| link.send(batch, time, deadline, &mut bytes));
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
         let delivered = self.finish_delivery(delivery);
         let abandoned = self.outbox.abandon(&self.link.target.to_string());
         self.record_flush(start, bytes);
@@ -232,15 +235,14 @@ impl CopyConnection {
     fn send(
         &mut self,
         batch: &ValueBatch,
-        time: i64,
         deadline: Instant,
         bytes: &mut usize,
     ) -> Result<(), CopyError> {
-        let mut result = self.attempt(batch, time, deadline);
+        let mut result = self.attempt(batch, deadline);
         if result.as_ref().is_err_and(SendError::is_refusal) {
             self.ready_until = None;
             self.messages_ready = false;
-            result = self.attempt(batch, time, deadline);
+            result = self.attempt(batch, deadline);
         }
         *bytes += result.as_ref().map_or(0, |()| batch.bytes.len());
         result
@@ -249,7 +251,6 @@ impl CopyConnection {
     fn attempt(
         &mut self,
         batch: &ValueBatch,
-        time: i64,
         deadline: Instant,
     ) -> Result<(), CopyError> {
         let mut client = match self.client.take() {
@@ -265,6 +266,7 @@ impl CopyConnection {
                 return Ok(());
             }
         }
+        let time = self.time;
         if self.ready_until.is_none_or(|until| time >= until) {
             let others = self.other_partitions.iter().copied();
             self.ready_until = Some(self.table.prepare(&mut client, time, others)?);

@@ -205,6 +205,19 @@ fn rows_survive_outage_without_duplicates() {
 }
 
 #[test]
+fn rows_spooled_from_the_start_are_delivered_at_shutdown() {
+    let Some(mut cluster) = cluster("rows wait for PostgreSQL from the start") else { return };
+    let mut postgres = backend(settings(&cluster));
+    cluster.kill().unwrap();
+    postgres.flush(&Arc::new(snapshot_with_timed())).unwrap();
+    cluster.start().unwrap();
+    postgres.finish(Duration::from_secs(30)).unwrap();
+    let mut client = client(&cluster);
+    assert_eq!(value(&mut client, "select count(*) from samples where name = 'jobs'"), "4");
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
 fn unanswered_commit_is_neither_lost_nor_repeated() {
     let Some(cluster) = cluster("a commit in doubt") else { return };
     let mut client = client(&cluster);
