@@ -336,7 +336,7 @@ fn timed(metrics: impl Iterator<Item = TimedMetric>) -> Vec<(String, i64, f64)> 
 #[test]
 fn values_with_timestamps_are_aggregated_by_timestamp() {
     let mut server = timed_server(StatsdLimits::default());
-    let now = server.seconds as i64;
+    let now = i64::try_from(server.seconds).unwrap();
     server.send(&format!("c:1|c|@0.5|T{now}\nc:4|c|T{now}\nc:8|c|T{}\nc:16|c", now - 60));
     server.send(&format!("g:1|g|T{now}\ng:2|g|T{now}\nc:1|ms|T{now}"));
     server.shards[1].lock().apply_packet(format!("c:32|c|T{now}\ng:3|g|T{now}").as_bytes());
@@ -369,7 +369,7 @@ fn values_with_timestamps_are_aggregated_by_timestamp() {
 #[test]
 fn values_with_unusable_timestamps_are_bad_lines() {
     let mut server = timed_server(StatsdLimits { keys: 3, ..StatsdLimits::default() });
-    let now = server.seconds as i64 + 10;
+    let now = i64::try_from(server.seconds).unwrap() + 10;
     let (old, ahead) = (now - 86_401, now + 601);
     server.send(&format!("a:1|c|T{old}\na:1|c|T{old}\na:1|c|T{ahead}\na:1|g|T{}", now - 86_400));
     for time in 1..=3 {
