@@ -30,11 +30,11 @@ pub fn packet(bytes: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     }
 }
 
-/// Parses the most common forms of a line, `name:value|type` and `name:value|type|#tags`, at the
-/// start of `bytes`; also returns the line's length with its line break. `None` for any other form.
+/// Parses the most common forms of a line, `name:value|type` with or without a rate and tags after
+/// it, at the start of `bytes`; also returns the line's length with its line break. `None` for any
+/// other form.
 ///
-/// It passes over the name once, over the value once, and over the tags once, and yields what
-/// [`general_line`] would.
+/// It passes over each part of the line once, and yields what [`general_line`] would.
 #[inline]
 fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usize)> {
     let colon = memchr3(b':', b'|', b'\n', bytes)?;
@@ -55,6 +55,10 @@ fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usiz
         }
         _ => return None,
     };
+    let (rate, rest) = match rest {
+        [b'|', b'@', rest @ ..] => simple_rate(rest, number, rules)?,
+        rest => (1.0, rest),
+    };
     let (tags, rest) = match rest {
         [b'|', b'#', rest @ ..] => {
             rest.split_at(memchr2(b'|', b'\n', rest).unwrap_or(rest.len()))
@@ -66,9 +70,20 @@ fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usiz
         [b'\n', ..] => 1,
         _ => return None,
     };
-    let sample =
-        StatsdSample { name: &bytes[..colon], tags, container: b"", value, rate: 1.0 };
+    let sample = StatsdSample { name: &bytes[..colon], tags, container: b"", value, rate };
     Some((sample, bytes.len() - rest.len() + line_break))
+}
+
+/// Parses the rate of `value` at the start of `text`, and returns it with the rest; `None` unless
+/// it is a short decimal that is valid for every type.
+#[inline]
+fn simple_rate(text: &[u8], value: f64, rules: LineRules) -> Option<(f64, &[u8])> {
+    let LeadingDecimal { number: rate, length, .. } = LeadingDecimal::parse(text)?;
+    let is_valid = rate > 0.0
+        && 1.0 / rate <= WEIGHT_MAX
+        && value.abs() <= ADDEND_MAX * rate
+        && !rules.rates_for_counters_only;
+    is_valid.then(|| (rate, &text[length..]))
 }
 
 /// The type of a value, as given after `|`.

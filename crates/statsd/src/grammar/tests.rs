@@ -355,7 +355,7 @@ proptest! {
     /// The fast path for common forms of lines yields what the general parser does.
     #[test]
     fn simple_lines_are_read_like_general_ones(
-        line in "[a_.:|#]{0,3}a?:[+-]?[0-9]{0,17}(\\.[0-9]{0,3})?\\|(c|g|ms|s)(\\|#[a:,]{0,4})?[\r|@]?"
+        line in "[a_.:|#]{0,3}a?:[+-]?[0-9]{0,17}(\\.[0-9]{0,3})?\\|(c|g|ms|s)(\\|@[+-]?[0-9.]{0,4})?(\\|#[a:,]{0,4})?[\r|@]?"
     ) {
         for dialect in [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd] {
             let mut general = RecordedEvents::default();
