@@ -18,10 +18,10 @@ mod keys;
 mod messages;
 mod rejects;
 mod shard;
-mod timed;
-mod totals;
 #[cfg(test)]
 mod tests;
+mod timed;
+mod totals;
 
 use std::sync::{
     Arc,
@@ -30,6 +30,7 @@ use std::sync::{
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use self::keys::CONTAINER_SEPARATOR;
 pub use self::{
     cells::{
         CellTable, CounterCell, GaugeCell, NewName, NewNames, SetCell, ShardInterval, Sketched,
@@ -41,7 +42,6 @@ pub use self::{
     shard::SampleShard,
     timed::{TimedSample, TimedValues},
 };
-pub(crate) use self::keys::CONTAINER_SEPARATOR;
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.

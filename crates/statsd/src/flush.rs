@@ -10,9 +10,9 @@ pub(crate) mod names;
 mod registry;
 mod statistics;
 mod table;
-mod timed;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 use std::{
     sync::Arc,

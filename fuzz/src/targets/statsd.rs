@@ -102,8 +102,7 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         set_members: 2,
         ..StatsdLimits::default()
     };
-    let mut shard =
-        SampleShard::new(&StatsdSettings { limits, ..settings(dialect) });
+    let mut shard = SampleShard::new(&StatsdSettings { limits, ..settings(dialect) });
     shard.store_messages();
     let mut spare = ShardInterval::default();
     for round in 0..2 {

@@ -65,9 +65,8 @@ fn excess_keys_share_overflow_key() {
 #[test]
 fn container_is_part_of_key_where_rules_say_so() {
     let packet = b"a:1|c\na:2|c|c:x\na:4|c|#t:1\na:8|c|#t:1|c:x\na:16|c|c:x\na:32|c|#t:1";
-    let key = |name: NewName<'_>| {
-        String::from_utf8_lossy(&[name.name, name.tags].concat()).into_owned()
-    };
+    let key =
+        |name: NewName<'_>| String::from_utf8_lossy(&[name.name, name.tags].concat()).into_owned();
     for (dialect, keys) in [
         (StatsdDialect::Etsy, &["a", "at:1"][..]),
         (StatsdDialect::Dogstatsd, &["a", "a|x", "at:1", "at:1|x"]),
@@ -79,7 +78,8 @@ fn container_is_part_of_key_where_rules_say_so() {
         assert_eq!(names, keys);
         let mut sums = Vec::new();
         interval.counters.drain(|_, counter| sums.push(counter.sum));
-        let expected: &[f64] = if keys.len() == 2 { &[19.0, 44.0] } else { &[1.0, 18.0, 36.0, 8.0] };
+        let expected: &[f64] =
+            if keys.len() == 2 { &[19.0, 44.0] } else { &[1.0, 18.0, 36.0, 8.0] };
         assert_eq!(sums, expected);
         // Known keys are found again, also after the table has grown.
         for number in 0..1000 {

@@ -102,7 +102,8 @@ fn each_section_opens_backend() {
     .expect("settings");
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres", "webhook"];
+    let all =
+        ["graphite", "console", "file", "prometheus", "influx", "otlp", "postgres", "webhook"];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

@@ -315,8 +315,7 @@ mod tests {
 
     #[test]
     fn partial_write_counts_only_refused_lines() {
-        let batch =
-            ValueBatch::new(b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), 6);
+        let batch = ValueBatch::new(b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), 6);
         let refused = |reply: &str| {
             let body = reply.as_bytes().into();
             let status =

@@ -248,11 +248,7 @@ impl CopyConnection {
         result
     }
 
-    fn attempt(
-        &mut self,
-        batch: &ValueBatch,
-        deadline: Instant,
-    ) -> Result<(), CopyError> {
+    fn attempt(&mut self, batch: &ValueBatch, deadline: Instant) -> Result<(), CopyError> {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => Client::connect(&self.target)?,

@@ -84,7 +84,9 @@ pub(crate) fn snapshot_with_messages() -> FlushSnapshot {
         received: time(1_772_359_195_250),
         time: TIMESTAMP - 60,
         host: "web1".into(),
-        tags: [("env", "prod"), ("canary", "")].map(|(key, value)| (key.into(), value.into())).into(),
+        tags: [("env", "prod"), ("canary", "")]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into(),
         content: MessageContent::Event {
             title: "Deploy \"7\"".into(),
             text: "two\nlines\0".into(),

@@ -90,7 +90,10 @@ mod tests {
     use crate::backends::testing::snapshot_with_messages;
 
     /// Answers requests with these status lines, one connection each; returns the requests.
-    fn receive(listener: TcpListener, statuses: Vec<&'static str>) -> thread::JoinHandle<Vec<String>> {
+    fn receive(
+        listener: TcpListener,
+        statuses: Vec<&'static str>,
+    ) -> thread::JoinHandle<Vec<String>> {
         thread::spawn(move || {
             let request = |status: &str| {
                 let (mut stream, _) = listener.accept().unwrap();
@@ -110,9 +113,9 @@ mod tests {
             assert!(length > 0, "incomplete request: {text}");
             text += std::str::from_utf8(&buffer[..length]).unwrap();
             let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let expected = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let expected = head.lines().find_map(|line| {
+                line.to_lowercase().strip_prefix("content-length: ")?.parse().ok()
+            });
             if body.len() >= expected.unwrap_or(0) {
                 return text;
             }

@@ -19,13 +19,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use self::{
-    unaggregated::UnaggregatedInput,
-    variants::{CellTarget, VariantTables},
-};
 pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
+};
+use self::{
+    unaggregated::UnaggregatedInput,
+    variants::{CellTarget, VariantTables},
 };
 use super::{
     Calculation, FlushSnapshot, JoinLosses, rounded_seconds, statistics::PrefixSums,

@@ -19,7 +19,8 @@ struct TestRegistry {
 
 impl TestRegistry {
     fn new(settings: &StatsdSettings) -> Self {
-        let needs = SnapshotRequirements { distributions: true, names_as_sent: true, messages: true };
+        let needs =
+            SnapshotRequirements { distributions: true, names_as_sent: true, messages: true };
         let mut registry = KeyRegistry::new(settings, needs, START);
         let shards = vec![registry.shard(), registry.shard()];
         Self { registry, shards, seconds: 1_000_000 }
@@ -360,10 +361,10 @@ fn values_with_timestamps_are_aggregated_by_timestamp() {
     let next = server.flush();
     let joined = snapshot.joined(&next);
     assert_eq!(next.timed.len(), 2);
-    assert_eq!(timed(joined.timed.iter().cloned())[3..], [
-        ("c".to_owned(), now, 39.0),
-        ("g".to_owned(), now, 7.0)
-    ]);
+    assert_eq!(
+        timed(joined.timed.iter().cloned())[3..],
+        [("c".to_owned(), now, 39.0), ("g".to_owned(), now, 7.0)]
+    );
 }
 
 #[test]

@@ -132,9 +132,8 @@ pub(super) fn join(
 
 /// Merges the spellings of each sanitised key and time, in sorted metrics.
 pub(super) fn by_key(metrics: &[TimedMetric]) -> impl Iterator<Item = TimedMetric> {
-    let is_same = |a: &TimedMetric, b: &TimedMetric| {
-        (a.kind, &a.name, a.time) == (b.kind, &b.name, b.time)
-    };
+    let is_same =
+        |a: &TimedMetric, b: &TimedMetric| (a.kind, &a.name, a.time) == (b.kind, &b.name, b.time);
     metrics.chunk_by(is_same).filter_map(|spellings| {
         let (first, others) = spellings.split_first()?;
         let mut merged = first.clone();

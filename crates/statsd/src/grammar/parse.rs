@@ -4,8 +4,7 @@ use memchr::{memchr, memchr2, memchr3, memmem, memrchr};
 
 use super::{
     ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, TIME_MAX,
-    TimingUnit, WEIGHT_MAX,
-    message,
+    TimingUnit, WEIGHT_MAX, message,
     number::{LeadingDecimal, addend, number},
 };
 use crate::settings::ExtraTypes;
@@ -60,9 +59,7 @@ fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usiz
         rest => (1.0, rest),
     };
     let (tags, rest) = match rest {
-        [b'|', b'#', rest @ ..] => {
-            rest.split_at(memchr2(b'|', b'\n', rest).unwrap_or(rest.len()))
-        }
+        [b'|', b'#', rest @ ..] => rest.split_at(memchr2(b'|', b'\n', rest).unwrap_or(rest.len())),
         rest => (&b""[..], rest),
     };
     let line_break = match rest {

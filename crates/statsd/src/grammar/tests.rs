@@ -177,11 +177,11 @@ fn events_and_checks_are_parsed() {
     assert_eq!(parse("_e{1,1}:1|c"), ["event \"1\" \"c\""], "not a counter");
     assert_eq!(parse("_e{3,3}:a|b|c|d|p:high|t:fatal|d:x"), ["event \"a|b\" \"c|d\""]);
     assert_eq!(
-        parse("_e{2,6}:hi|a\\nb:c|d:9|h:web|k:deploy|p:low|s:ci|t:error|#env:prod,x|c:ci-1|e:it|new"),
-        [
-            "event \"hi\" \"a\\\\nb:c\" time=9 host=web tags=env:prod,x key=deploy priority=low \
-             source=ci alert=error"
-        ]
+        parse(
+            "_e{2,6}:hi|a\\nb:c|d:9|h:web|k:deploy|p:low|s:ci|t:error|#env:prod,x|c:ci-1|e:it|new"
+        ),
+        ["event \"hi\" \"a\\\\nb:c\" time=9 host=web tags=env:prod,x key=deploy priority=low \
+             source=ci alert=error"]
     );
     assert_eq!(parse("_e{2,2}:h\u{e9}|xx"), ["bad_event"], "lengths are in bytes");
     assert_eq!(parse("_sc|db.up|0|m:fine"), ["check \"db.up\" ok message=fine"]);
@@ -191,7 +191,9 @@ fn events_and_checks_are_parsed() {
             StatsdDialect::Dogstatsd,
             b"_sc|a|2|d:9|h:web|#env:prod|m:down since 9:00|c:ci-1|card:low"
         ),
-        ["check \"a\" critical time=9 host=web tags=env:prod container=ci-1 message=down since 9:00"]
+        [
+            "check \"a\" critical time=9 host=web tags=env:prod container=ci-1 message=down since 9:00"
+        ]
     );
     for bad in
         ["_e{5,9}:title|text", "_e{", "_e{a,b}:t|x", "_e{0,1}:|x", "_e{99999999999999999999,1}:a|b"]
@@ -246,11 +248,17 @@ fn dogstatsd_gauges_are_absolute() {
 fn dogstatsd_dialect_reads_containers() {
     let parse = |text: &str| parse_as(StatsdDialect::Dogstatsd, text.as_bytes());
     assert_eq!(parse("a:1|c|c:ci-83c"), ["a count 1 in ci-83c"]);
-    assert_eq!(parse("a:1:2|ms|@0.5|#t:1|c:in-5|e:it-false"), [
-        "a Milliseconds 1 tags t:1 in in-5 rate 0.5",
-        "a Milliseconds 2 tags t:1 in in-5 rate 0.5"
-    ]);
-    assert_eq!(parse("a:1|c|c:one:2|g|c:two"), ["a count 1 in one", "a set 2 in two"]);
+    assert_eq!(
+        parse("a:1:2|ms|@0.5|#t:1|c:in-5|e:it-false"),
+        [
+            "a Milliseconds 1 tags t:1 in in-5 rate 0.5",
+            "a Milliseconds 2 tags t:1 in in-5 rate 0.5"
+        ]
+    );
+    assert_eq!(
+        parse("a:1|c|c:one|@0.5:2|g|c:two"),
+        ["a count 1 in one rate 0.5", "a set 2 in two"]
+    );
     assert_eq!(parse("a:1|c|c:one|card:none"), ["a count 1"]);
     assert_eq!(parse("a:1|c|card:low|#t|c:one|card:high"), ["a count 1 tags t in one"]);
     assert_eq!(parse("a:1|c|c:"), ["a count 1"]);

@@ -38,9 +38,9 @@ impl ThrottledNotices {
             );
         }
         let dropped = self_metrics.messages_dropped_total;
-        let is_new = self.dropped.is_none_or(|(before, last)| {
-            dropped > before && last.elapsed() >= REPEAT_INTERVAL
-        });
+        let is_new = self
+            .dropped
+            .is_none_or(|(before, last)| dropped > before && last.elapsed() >= REPEAT_INTERVAL);
         if dropped > 0 && is_new {
             self.dropped = Some((dropped, Instant::now()));
             tracing::warn!(

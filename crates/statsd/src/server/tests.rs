@@ -12,9 +12,7 @@ use super::*;
 use crate::{
     backends::{BackendError, BackendStatus},
     flush::{FlushSnapshot, MessageContent},
-    settings::{
-        Aggregation, BackendSettings, ListenSettings, RepeaterProtocol, RepeaterSettings,
-    },
+    settings::{Aggregation, BackendSettings, ListenSettings, RepeaterProtocol, RepeaterSettings},
 };
 
 /// Maximum wait for an expected event.

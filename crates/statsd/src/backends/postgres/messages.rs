@@ -151,11 +151,7 @@ impl MessageTables {
     }
 
     /// Inserts the rows of a batch.
-    pub(super) fn insert(
-        &self,
-        client: &mut Client,
-        batch: &ValueBatch,
-    ) -> Result<(), QueryError> {
+    pub(super) fn insert(&self, client: &mut Client, batch: &ValueBatch) -> Result<(), QueryError> {
         let table = match batch.content {
             BatchContent::Values => None,
             BatchContent::Events => self.events.as_ref(),

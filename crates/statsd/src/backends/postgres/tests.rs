@@ -129,10 +129,7 @@ fn events_and_service_checks_are_inserted() {
     );
     let check = "select concat_ws(' ', time, host is null, name, status, message, tags) \
                  from \"my \"\"checks\"\"\"";
-    assert_eq!(
-        value(&mut client, check),
-        "2026-03-01 09:59:57+00 t db.up critical no reply {}"
-    );
+    assert_eq!(value(&mut client, check), "2026-03-01 09:59:57+00 t db.up critical no reply {}");
     // Dropped tables are created again, and expired rows deleted with the next partition.
     client.query("drop table s.statsd_events").unwrap();
     postgres.flush(&Arc::new(snapshot_with_messages())).unwrap();

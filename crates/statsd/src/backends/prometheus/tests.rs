@@ -80,10 +80,11 @@ fn counters_and_sums_accumulate_across_flushes() {
 
 #[test]
 fn exporter_names_have_no_suffixes() {
-    let names = settings::PrometheusNames::Exporter;
+    let names = PrometheusNames::Exporter;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mapping.yml");
-    std::fs::write(&path, "mappings: [{ match: pool.*, name: pools, labels: { what: $1 } }]").unwrap();
+    std::fs::write(&path, "mappings: [{ match: pool.*, name: pools, labels: { what: $1 } }]")
+        .unwrap();
     for mapping in [None, Some(path)] {
         let is_mapped = mapping.is_some();
         let settings = settings::PrometheusSettings { names, mapping, ..settings() };

@@ -64,7 +64,8 @@ impl UnaggregatedInput {
     pub(super) fn take_messages(&mut self, rules: LineRules) -> (Arc<[ReceivedMessage]>, u64) {
         let dropped = std::mem::take(&mut self.messages.dropped);
         let lines = self.messages.take().into_iter();
-        let parse = |(time, line): (SystemTime, Box<[u8]>)| ReceivedMessage::parse(time, &line, rules);
+        let parse =
+            |(time, line): (SystemTime, Box<[u8]>)| ReceivedMessage::parse(time, &line, rules);
         (lines.filter_map(parse).collect(), dropped)
     }
 }
