@@ -33,9 +33,7 @@ impl TargetTable {
             None => (None, text),
         };
         let fits = |name: &str| !name.is_empty() && !name.contains(['.', '\0']);
-        let is_valid = fits(name)
-            && name.len() <= bytes_max
-            && schema.as_deref().is_none_or(fits);
+        let is_valid = fits(name) && name.len() <= bytes_max && schema.as_deref().is_none_or(fits);
         is_valid.then(|| Self { schema, name: name.to_owned() })
     }
 
