@@ -15,10 +15,13 @@
 
 mod cells;
 mod keys;
+mod messages;
 mod rejects;
 mod shard;
 #[cfg(test)]
 mod tests;
+mod timed;
+mod totals;
 
 use std::sync::{
     Arc,
@@ -27,14 +30,17 @@ use std::sync::{
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use self::keys::CONTAINER_SEPARATOR;
 pub use self::{
     cells::{
         CellTable, CounterCell, GaugeCell, NewName, NewNames, SetCell, ShardInterval, Sketched,
         TimerCell,
     },
     keys::KINDS,
+    messages::MessageBuffer,
     rejects::{RejectedLine, Rejects},
     shard::SampleShard,
+    timed::{TimedSample, TimedValues},
 };
 use crate::settings::StatsdSettings;
 
@@ -67,9 +73,14 @@ pub struct SharedShard {
 pub struct Stamps(Arc<AtomicU64>);
 
 impl SharedShard {
-    /// Creates an empty shard.
-    pub fn new(settings: &StatsdSettings, stamps: &Stamps) -> Self {
-        Self { shard: Arc::new(Mutex::new(SampleShard::new(settings))), stamps: stamps.clone() }
+    /// Creates an empty shard. With `messages`, it stores events and service checks, because a
+    /// backend uses them.
+    pub fn new(settings: &StatsdSettings, stamps: &Stamps, messages: bool) -> Self {
+        let mut shard = SampleShard::new(settings);
+        if messages {
+            shard.store_messages();
+        }
+        Self { shard: Arc::new(Mutex::new(shard)), stamps: stamps.clone() }
     }
 
     /// Locks the shard for one batch, which gets the next stamp.
@@ -78,6 +89,11 @@ impl SharedShard {
         // Taken under the lock, so that the stamps of a shard never decrease.
         shard.start_batch(self.stamps.0.fetch_add(1, Ordering::Relaxed));
         shard
+    }
+
+    /// Stores events and service checks from now on, because a backend now uses them.
+    pub fn store_messages(&self) {
+        self.guard().store_messages();
     }
 
     /// Swaps out the aggregated values. With `reset`, the shard also discards its keys; see
@@ -95,6 +111,6 @@ impl SharedShard {
 
 impl Default for SharedShard {
     fn default() -> Self {
-        Self::new(&StatsdSettings::default(), &Stamps::default())
+        Self::new(&StatsdSettings::default(), &Stamps::default(), false)
     }
 }

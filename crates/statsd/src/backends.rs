@@ -12,6 +12,7 @@ mod file;
 mod graphite;
 mod http;
 mod influx;
+mod messages;
 mod otlp;
 mod outbox;
 mod postgres;
@@ -20,6 +21,7 @@ mod repeater;
 mod stop_deadline;
 #[cfg(test)]
 pub(crate) mod testing;
+mod webhook;
 
 use std::{
     collections::BTreeMap,
@@ -44,6 +46,7 @@ pub use self::{
     },
     repeater::PacketRepeater,
     stop_deadline::StopDeadline,
+    webhook::WebhookBackend,
 };
 pub(crate) use self::{
     factory::{BackendSection, OpenedBackend},
@@ -114,6 +117,8 @@ pub struct SnapshotRequirements {
     /// The statistics of etsy's server, [`crate::flush::TimerMetric::fields`], and the quantiles of
     /// [`crate::flush::TimerSummary`].
     pub timer_fields: bool,
+    /// Events and service checks, [`crate::flush::FlushSnapshot::messages`].
+    pub messages: bool,
 }
 
 impl Default for SnapshotRequirements {
@@ -129,6 +134,7 @@ impl SnapshotRequirements {
         names_as_sent: false,
         idle_counters: false,
         timer_fields: false,
+        messages: false,
     };
 
     /// Requires every part that at least one of the two requires.
@@ -139,6 +145,7 @@ impl SnapshotRequirements {
             names_as_sent: self.names_as_sent || other.names_as_sent,
             idle_counters: self.idle_counters || other.idle_counters,
             timer_fields: self.timer_fields || other.timer_fields,
+            messages: self.messages || other.messages,
         }
     }
 }

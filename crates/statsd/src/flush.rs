@@ -5,16 +5,18 @@
 //! and typed numbers with running totals, for receivers that calculate rates themselves.
 
 mod interval_join;
+mod messages;
 pub(crate) mod names;
 mod registry;
 mod statistics;
 mod table;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use self::statistics::TimerRules;
@@ -27,7 +29,11 @@ use crate::{
     sketch::Sketch,
 };
 
-pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
+pub use self::{
+    messages::{MessageContent, ReceivedMessage},
+    registry::{FlushTime, KeyRegistry, ReceiveTotals},
+    timed::{TimedMetric, TimedType},
+};
 pub(crate) use self::{
     registry::{DeleteOutcome, add_requirements},
     table::MetricTable,
@@ -60,12 +66,29 @@ pub struct FlushSnapshot {
     pub sets: Vec<SetMetric>,
     /// The separate spellings of merged metrics.
     pub variants: MetricVariants,
+    /// Counters and gauges with a timestamp from their sender, sorted by type, key and time. They
+    /// are in none of the other lists.
+    pub timed: Vec<TimedMetric>,
+    /// Events and service checks in order of receipt for each reader, if a backend
+    /// [requires](crate::backends::SnapshotRequirements) them.
+    pub messages: Arc<[ReceivedMessage]>,
+    /// The content that was dropped when intervals were joined.
+    pub dropped_by_joins: JoinLosses,
     /// The server's own metrics.
     pub self_metrics: SelfMetrics,
     /// The configured percentiles, in order, such as 90, 99.9, -10.
     pub percentiles: Arc<[f64]>,
     /// The rules for timers, used when intervals are joined.
     pub(crate) calculation: Arc<Calculation>,
+}
+
+/// Numbers of items that exceeded a limit when intervals were joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JoinLosses {
+    /// Values of [`FlushSnapshot::timed`].
+    pub values: u64,
+    /// Events and service checks.
+    pub messages: u64,
 }
 
 /// Metrics sent in several spellings that have the same sanitised key.
@@ -106,6 +129,17 @@ impl FlushSnapshot {
     pub fn sets_as_sent(&self) -> impl Iterator<Item = &SetMetric> {
         self.sets.iter().filter(|set| !set.merged).chain(&self.variants.sets)
     }
+
+    /// Returns the counters and gauges with a timestamp by sanitised key, with the spellings of a
+    /// key merged.
+    pub fn timed_by_key(&self) -> impl Iterator<Item = TimedMetric> {
+        timed::by_key(&self.timed)
+    }
+
+    /// Returns the number of metrics, which determines the size in memory.
+    pub(crate) fn metric_count(&self) -> u64 {
+        self.self_metrics.num_stats + self.timed.len() as u64
+    }
 }
 
 /// Rules and limits for calculating intervals.
@@ -116,6 +150,8 @@ pub(crate) struct Calculation {
     exact_samples_total: usize,
     set_members: usize,
     set_overflow: SetOverflow,
+    timed: usize,
+    message_bytes: usize,
 }
 
 impl Calculation {
@@ -127,6 +163,8 @@ impl Calculation {
             exact_samples_total: limits.exact_samples_total,
             set_members: limits.set_members,
             set_overflow: limits.set_overflow,
+            timed: limits.keys,
+            message_bytes: limits.message_bytes,
         })
     }
 }
@@ -258,4 +296,10 @@ pub enum TimerSamples {
     /// Count, sum, minimum and maximum are exact, other values are within
     /// [`Sketch::RELATIVE_ERROR`].
     Sketched(Arc<Sketch>),
+}
+
+/// Returns the seconds since 1970, with halves rounded up as in JavaScript.
+fn rounded_seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)
 }

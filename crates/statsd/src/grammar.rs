@@ -6,20 +6,59 @@
 //! value  := a number; for sets any text
 //! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data
 //!         | "|card:" word
-//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
+//! type   := "c" | "g" | "ms" | "h" | "d" | "s" | "kv" | "C" | anything else, which is a counter
 //! ```
 //!
 //! A line yields any number of samples, bad lines (one per value, as counted by etsy's server), an
 //! event (`_e{…}`) or a service check (`_sc|…`). After an error, parsing continues with the next
 //! value or line. Sanitising and storing keys is done elsewhere.
 
+mod message;
 mod number;
 mod parse;
 #[cfg(test)]
 mod tests;
 
+use crate::settings::{ExtraTypes, StatsdDialect, StatsdSettings};
+
 pub(crate) use self::number::number;
-pub use self::parse::packet;
+pub use self::{
+    message::{
+        AlertType, CheckStatus, EventPriority, MessageOptions, StatsdCheck, StatsdEvent, check,
+        event,
+    },
+    parse::packet,
+};
+
+/// The rules for lines that statsd servers read differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineRules {
+    /// A sign changes a gauge by the value instead of setting it: etsy's dialect.
+    pub signs_change_gauges: bool,
+    /// Sample rates apply only to counters: the Perl dialect.
+    pub rates_for_counters_only: bool,
+    /// Containers are part of samples ([`StatsdSample::container`]).
+    pub origin: bool,
+    /// Timestamps have an effect ([`SampleSink::timed_sample`]).
+    pub timestamps: bool,
+    /// Types that are otherwise counters.
+    pub types: ExtraTypes,
+}
+
+impl LineRules {
+    /// Returns the rules for these settings.
+    pub fn new(settings: &StatsdSettings) -> Self {
+        let dialect = settings.dialect;
+        let is_dogstatsd = dialect == StatsdDialect::Dogstatsd;
+        Self {
+            signs_change_gauges: dialect == StatsdDialect::Etsy,
+            rates_for_counters_only: dialect == StatsdDialect::Perl,
+            origin: settings.dogstatsd.origin.unwrap_or(is_dogstatsd),
+            timestamps: settings.dogstatsd.timestamps.unwrap_or(is_dogstatsd),
+            types: settings.types,
+        }
+    }
+}
 
 /// A consumer of the content of packets. Calls are made in the order of the bytes.
 pub trait SampleSink {
@@ -27,13 +66,20 @@ pub trait SampleSink {
     fn line(&mut self);
     /// Called for each valid value.
     fn sample(&mut self, sample: &StatsdSample<'_>);
+    /// Called instead of [`sample`](Self::sample) for each valid count or new gauge value with a
+    /// timestamp, if the rules say so: `time` in seconds since 1970. Without a time for `kv`, whose
+    /// values belong to the time of the flush.
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>);
+    /// Called instead of [`sample`](Self::sample) for each count of type `C`, if the rules say so:
+    /// the value is the sum of all counts since the sender's start.
+    fn running_total(&mut self, sample: &StatsdSample<'_>);
     /// Called for each value, or line, that cannot be used.
     fn bad(&mut self, bad: BadLine<'_>);
     /// Called for each valid DogStatsD event.
-    fn event(&mut self);
+    fn event(&mut self, event: &StatsdEvent<'_>);
     /// Called for each valid DogStatsD service check.
-    fn check(&mut self);
-    /// Called for each DogStatsD timestamp (`|T…`), which is otherwise ignored.
+    fn check(&mut self, check: &StatsdCheck<'_>);
+    /// Called for each DogStatsD timestamp (`|T…`) that is ignored.
     fn timestamped(&mut self) {}
 }
 
@@ -44,6 +90,8 @@ pub struct StatsdSample<'p> {
     pub name: &'p [u8],
     /// The bytes after `|#` and before the next `|`, unchanged: `env:prod,canary`. Often empty.
     pub tags: &'p [u8],
+    /// The sender's container, the bytes after `|c:`, if the rules say so. Often empty.
+    pub container: &'p [u8],
     /// The value, with its meaning.
     pub value: SampleValue<'p>,
     /// The sample rate: above zero, 1 if missing. Its inverse is at most [`WEIGHT_MAX`].
@@ -73,6 +121,9 @@ pub const WEIGHT_MAX: f64 = 1e9;
 /// longer count single bytes or nanoseconds, and a few much larger ones would make a sum infinite
 /// permanently.
 pub const ADDEND_MAX: f64 = 1e18;
+
+/// The latest timestamp that is not refused at once: the end of the year 9999.
+const TIME_MAX: i64 = 253_402_300_799;
 
 /// The unit of a timing, from the sample's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,11 +192,15 @@ pub enum RejectReason {
     NoName,
     /// The set already has the maximum number of members, and is not estimated.
     SetFull,
+    /// The timestamp is 0, in the future, or older than the limit.
+    BadTimestamp,
+    /// The interval already has the maximum number of keys and timestamps.
+    TooManyTimestamps,
 }
 
 impl RejectReason {
     /// All reasons, in the order of the variants.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::NoType,
         Self::NotANumber,
         Self::NotFinite,
@@ -159,6 +214,8 @@ impl RejectReason {
         Self::TooLarge,
         Self::NoName,
         Self::SetFull,
+        Self::BadTimestamp,
+        Self::TooManyTimestamps,
     ];
 
     /// Returns the name for labels and tables.
@@ -177,6 +234,8 @@ impl RejectReason {
             Self::TooLarge => "too_large",
             Self::NoName => "no_name",
             Self::SetFull => "set_full",
+            Self::BadTimestamp => "bad_timestamp",
+            Self::TooManyTimestamps => "too_many_timestamps",
         }
     }
 }

@@ -21,6 +21,7 @@ pub const METRICS: &[Description] = &[
     TIMESTAMP_LAG,
     EVENTS,
     SERVICE_CHECKS,
+    MESSAGES_DROPPED,
     TIMESTAMPS_IGNORED,
     KERNEL_DROPS,
     RECEIVE_BUFFER_BYTES,
@@ -62,10 +63,12 @@ pub(crate) const TIMESTAMP_LAG: Description = Description::gauge(
     "Seconds by which the last flush was later than one interval after the flush before it.",
 );
 pub(crate) const EVENTS: Description =
-    Description::counter("statsd_events_total", "DogStatsD events, counted and dropped.");
-pub(crate) const SERVICE_CHECKS: Description = Description::counter(
-    "statsd_service_checks_total",
-    "DogStatsD service checks, counted and dropped.",
+    Description::counter("statsd_events_total", "DogStatsD events received.");
+pub(crate) const SERVICE_CHECKS: Description =
+    Description::counter("statsd_service_checks_total", "DogStatsD service checks received.");
+pub(crate) const MESSAGES_DROPPED: Description = Description::counter(
+    "statsd_messages_dropped_total",
+    "Events and service checks beyond the limit of an interval.",
 );
 pub(crate) const TIMESTAMPS_IGNORED: Description = Description::counter(
     "statsd_timestamps_ignored_total",
@@ -175,10 +178,12 @@ pub struct SelfMetrics {
     pub num_stats: u64,
     /// Values that etsy's server does not have. `None` if `extra-metrics` is off.
     pub extra: Option<ExtraMetrics>,
-    /// DogStatsD events since the start. They are counted and discarded.
+    /// DogStatsD events since the start.
     pub events_total: u64,
-    /// DogStatsD service checks since the start. They are counted and discarded.
+    /// DogStatsD service checks since the start.
     pub checks_total: u64,
+    /// Events and service checks dropped because of the limit, since the start.
+    pub messages_dropped_total: u64,
     /// DogStatsD timestamps since the start. They are counted and ignored.
     pub timestamps_total: u64,
     /// A set that exceeded the member limit in this interval, if any.
@@ -253,6 +258,7 @@ impl SelfMetrics {
         for (metric, total) in [
             (&EVENTS, self.events_total),
             (&SERVICE_CHECKS, self.checks_total),
+            (&MESSAGES_DROPPED, self.messages_dropped_total),
             (&TIMESTAMPS_IGNORED, self.timestamps_total),
             (&BACKLOG_DROPS, self.account.backlog_drops_total),
         ] {

@@ -294,6 +294,7 @@ fn run(
     let mut clock = FlushClock::new(settings.dialect, settings.flush_interval, core.started());
     let mut key_log = KeyLog::new(Instant::now());
     let mut account = LossAccount::default();
+    let repeats = !settings.backends.repeater.is_empty();
     let mut notices = ThrottledNotices::default();
     loop {
         let now = SystemTime::now();
@@ -314,7 +315,8 @@ fn run(
             account = read.clone();
             let snapshot = core.flush(FlushTime { now, lag }, read);
             backends.flush(&snapshot);
-            notices.flushed(&snapshot.self_metrics, &settings.limits);
+            let has_receiver = repeats || backends.accept_messages();
+            notices.flushed(&snapshot.self_metrics, &settings.limits, has_receiver);
         }
         if key_log.poll_write(&core.settings().key_flush, Instant::now()) {
             key_log::write(core);

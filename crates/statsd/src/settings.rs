@@ -10,6 +10,7 @@ mod etsy_config;
 mod file;
 pub(crate) mod go_values;
 mod import;
+mod input;
 mod listen;
 mod literal;
 mod management_address;
@@ -25,9 +26,11 @@ pub use self::{
     backends::{
         BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
         GraphiteSettings, InfluxSettings, ObserverType, OtlpSettings, Partition,
-        PostgresCopyFormat, PostgresSettings, PrometheusSettings, ProxyNodeSettings, ProxySettings,
-        RemoteWriteSettings, RepeaterProtocol, RepeaterSettings, Temporality,
+        PostgresCopyFormat, PostgresSettings, PrometheusNames, PrometheusSettings,
+        ProxyNodeSettings, ProxySettings, RemoteWriteSettings, RepeaterProtocol, RepeaterSettings,
+        Temporality, WebhookSettings,
     },
+    input::{DogstatsdSettings, ExtraTypes, TagStyles},
     listen::ListenSettings,
     parsed::{ParsedSettings, SettingsFormat},
     sender_network::{SenderNetwork, SenderNetworkError},
@@ -40,6 +43,12 @@ pub use howdah_settings::{Diagnostic, SettingsErrors};
 pub struct StatsdSettings {
     /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
+    /// The forms of tags that are read.
+    pub tags: TagStyles,
+    /// Types of other servers, which are counters in etsy's.
+    pub types: ExtraTypes,
+    /// The fields of DogStatsD that have an effect.
+    pub dogstatsd: DogstatsdSettings,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
     /// Address of the management port; `None`, written `"off"`, turns it off. Default:
@@ -78,6 +87,9 @@ impl Default for StatsdSettings {
     fn default() -> Self {
         Self {
             dialect: StatsdDialect::default(),
+            tags: TagStyles::default(),
+            types: ExtraTypes::default(),
+            dogstatsd: DogstatsdSettings::default(),
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
             health: None,
@@ -226,6 +238,9 @@ pub struct StatsdLimits {
     pub set_members: usize,
     /// The effect of further members.
     pub set_overflow: SetOverflow,
+    /// Maximum bytes of events and service checks stored per interval and reader thread, if a
+    /// backend uses them; further ones are dropped and counted.
+    pub message_bytes: usize,
     /// Maximum length of a set member in bytes. A longer member is stored as a prefix and a hash of
     /// the whole member.
     pub member_bytes: usize,
@@ -242,6 +257,7 @@ impl Default for StatsdLimits {
             set_members: 100_000,
             set_overflow: SetOverflow::default(),
             member_bytes: 256,
+            message_bytes: 16 << 20,
         }
     }
 }

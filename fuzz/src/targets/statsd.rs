@@ -4,8 +4,11 @@ use std::mem::discriminant;
 
 use howdah_statsd::{
     aggregate::{SampleShard, ShardInterval},
-    grammar::{BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, WEIGHT_MAX, packet},
-    settings::{StatsdDialect, StatsdLimits, StatsdSettings},
+    grammar::{
+        BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdCheck, StatsdEvent,
+        StatsdSample, WEIGHT_MAX, packet,
+    },
+    settings::{ExtraTypes, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 use super::Shape;
@@ -22,6 +25,8 @@ pub const WORDS: &[&[u8]] = &[
     b"|h",
     b"|d",
     b"|s",
+    b"|kv",
+    b"|C",
     b"|@0.1",
     b"|@+0.1",
     b"|@1e-9",
@@ -33,6 +38,12 @@ pub const WORDS: &[&[u8]] = &[
     b"|card:low",
     b"_e{5,4}:title|text",
     b"_sc|name|0",
+    b"|d:1656581400",
+    b"|h:host",
+    b"|k:key",
+    b"|p:low",
+    b"|t:error",
+    b"|m:message",
     b"constructor:1|ms",
     b"__proto__",
     b"-5",
@@ -55,7 +66,7 @@ pub fn run(input: &[u8]) -> Shape {
                 let mut lines = SampleTrace::default();
                 for line in input.split(|byte| *byte == b'\n') {
                     let before = (lines.outcomes.len(), lines.lines);
-                    packet(line, dialect, &mut lines);
+                    packet(line, rules(dialect), &mut lines);
                     assert_eq!(lines.lines - before.1, u64::from(!line.is_empty()));
                     assert_eq!(
                         lines.outcomes.len() > before.0,
@@ -71,6 +82,16 @@ pub fn run(input: &[u8]) -> Shape {
     )
 }
 
+/// Returns settings in which everything that the dialect does not exclude is on.
+fn settings(dialect: StatsdDialect) -> StatsdSettings {
+    let types = ExtraTypes { kv: true, absolute_counter: true };
+    StatsdSettings { dialect, types, ..StatsdSettings::default() }
+}
+
+fn rules(dialect: StatsdDialect) -> LineRules {
+    LineRules::new(&settings(dialect))
+}
+
 /// Aggregates the packet twice, with a flush in between.
 fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
     let limits = StatsdLimits {
@@ -81,8 +102,8 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         set_members: 2,
         ..StatsdLimits::default()
     };
-    let mut shard =
-        SampleShard::new(&StatsdSettings { dialect, limits, ..StatsdSettings::default() });
+    let mut shard = SampleShard::new(&StatsdSettings { limits, ..settings(dialect) });
+    shard.store_messages();
     let mut spare = ShardInterval::default();
     for round in 0..2 {
         shard.apply_packet(input);
@@ -93,6 +114,7 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         // The grammar accepts samples that a shard rejects because of its limits.
         let refused = interval.rejects.count(RejectReason::KeyTooLong)
             + interval.rejects.count(RejectReason::TooManyTags)
+            + interval.rejects.count(RejectReason::TooManyTimestamps)
             + interval.rejects.count(RejectReason::NoName);
         assert_eq!(interval.rejects.total() - refused, bad, "round {round}");
         assert_eq!(used + bad, heard, "round {round}");
@@ -123,7 +145,7 @@ struct Outcome {
 impl SampleTrace {
     fn by(input: &[u8], dialect: StatsdDialect) -> Self {
         let mut trace = Self::default();
-        packet(input, dialect, &mut trace);
+        packet(input, rules(dialect), &mut trace);
         trace
     }
 
@@ -149,15 +171,31 @@ impl SampleSink for SampleTrace {
         self.push(false, format!("{sample:?}"), shape);
     }
 
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.sample(sample);
+        if let Some(outcome) = self.outcomes.last_mut() {
+            outcome.text += &format!(" {time:?}");
+        }
+    }
+
+    fn running_total(&mut self, sample: &StatsdSample<'_>) {
+        self.sample(sample);
+        if let Some(outcome) = self.outcomes.last_mut() {
+            outcome.text += " in total";
+        }
+    }
+
     fn bad(&mut self, bad: BadLine<'_>) {
         self.push(true, format!("{bad:?}"), format!("{:?}", bad.reason));
     }
 
-    fn event(&mut self) {
-        self.push(false, String::new(), "event".to_owned());
+    fn event(&mut self, event: &StatsdEvent<'_>) {
+        assert!(!event.title.is_empty() && event.line.starts_with(b"_e{"));
+        self.push(false, format!("{event:?}"), "event".to_owned());
     }
 
-    fn check(&mut self) {
-        self.push(false, String::new(), "check".to_owned());
+    fn check(&mut self, check: &StatsdCheck<'_>) {
+        assert!(!check.name.is_empty() && check.line.starts_with(b"_sc|"));
+        self.push(false, format!("{check:?}"), format!("check {:?}", check.status));
     }
 }

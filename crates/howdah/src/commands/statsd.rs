@@ -77,8 +77,7 @@ enum DialectArg {
     Etsy,
     /// Net::Statsd::Server
     Perl,
-    /// The original statsd, with DogStatsD's absolute gauges: -5 sets a gauge instead of lowering
-    /// it
+    /// The original statsd, with DogStatsD's absolute gauges, containers as tags, and timestamps
     Dogstatsd,
 }
 

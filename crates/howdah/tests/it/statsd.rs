@@ -222,7 +222,7 @@ pub(crate) fn scrape(address: &str) -> Option<String> {
 }
 
 #[test]
-fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
+fn dogstatsd_dialect_reads_gauges_tags_containers_and_timestamps() {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let section = format!(
@@ -233,18 +233,22 @@ fn dogstatsd_gauges_are_absolute_and_tags_unchanged() {
     fs::write(folder.path().join("howdah.toml"), section).unwrap();
     let server =
         StatsdProcess::start(folder.path(), &["-c", "howdah.toml", "--dialect", "dogstatsd"]);
-    server.send(
-        "g:-5|g\ng:-3|g|T1656581400\nreq:1|c|#city:Z\u{fc}rich\nreq:1|c|#city:Zrich\n_sc|db|0",
-    );
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    server.send(&format!(
+        "g:-5|g\ng:-3|g\nlate:7|g|T{now}\nt:1|ms|T{now}\nold:1|g|T1656581400\n\
+         req:1|c|#city:Z\u{fc}rich|c:ci-83c\nreq:1|c|#city:Zrich\n_sc|db|0"
+    ));
     let text = wait_for("req_total at the endpoint", TIMEOUT, || {
         let text = scrape(&format!("127.0.0.1:{port}")).unwrap_or_default();
         text.contains("req_total").then_some(text)
     });
     for line in [
         "g -3",
-        "req_total{city=\"Z\u{fc}rich\"} 1",
+        "late 7",
+        "req_total{city=\"Z\u{fc}rich\",container_id=\"83c\"} 1",
         "req_total{city=\"Zrich\"} 1",
         "statsd_service_checks_total 1",
+        "statsd_bad_lines_seen_total 1",
         "statsd_timestamps_ignored_total 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");

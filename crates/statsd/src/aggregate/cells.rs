@@ -5,7 +5,7 @@ use std::mem;
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{MetricType, Rejects};
+use super::{MessageBuffer, MetricType, Rejects, TimedValues, keys::RawKey};
 use crate::{
     grammar::TimingUnit,
     hyperloglog::HyperLogLog,
@@ -31,7 +31,7 @@ pub struct ShardInterval {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
-    /// Fields with a DogStatsD timestamp.
+    /// DogStatsD timestamps that were ignored.
     pub timestamps: u64,
     /// Samples counted under the overflow keys.
     pub overflow_samples: u64,
@@ -49,6 +49,10 @@ pub struct ShardInterval {
     pub gauges: CellTable<GaugeCell>,
     /// Sets, with their distinct members.
     pub sets: CellTable<SetCell>,
+    /// Counters and gauges with a timestamp from their sender.
+    pub timed: TimedValues,
+    /// Events and service checks, if they are stored.
+    pub messages: MessageBuffer,
     /// Number of keys that the shard knew at the time of the swap.
     pub keys: usize,
     /// Number of timer samples stored exactly, in all timers of the shard.
@@ -91,23 +95,32 @@ pub struct NewName<'t> {
     pub kind: MetricType,
     /// The name as received.
     pub name: &'t [u8],
-    /// The tags as received.
+    /// The tags as received, followed by `|` and the container if there is one.
     pub tags: &'t [u8],
     /// Whether this is the server's own overflow key, which must not be sanitised.
     pub overflow: bool,
+}
+
+/// A key to be assigned a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewKey<'k> {
+    pub(super) kind: MetricType,
+    pub(super) key: RawKey<'k>,
+    /// As in [`NewName`].
+    pub(super) overflow: bool,
 }
 
 impl NewNames {
     /// Maximum number of entries whose memory is retained: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
-    pub(super) fn push(&mut self, new: NewName<'_>) {
-        let NewName { kind, name, tags, overflow } = new;
+    pub(super) fn push(&mut self, new: NewKey<'_>) {
+        let NewKey { kind, key, overflow } = new;
         // Both lengths are far below `u32::MAX`, because name and tags came in one packet.
-        let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
+        let (name_bytes, tags_bytes) = (key.name.len() as u32, key.tail_bytes() as u32);
         self.entries.push(NewNameEntry { name_bytes, tags_bytes, kind, overflow });
-        self.text.extend_from_slice(name);
-        self.text.extend_from_slice(tags);
+        self.text.extend_from_slice(key.name);
+        key.push_tail(&mut self.text);
     }
 
     /// Returns all keys in the order in which they were assigned cells.

@@ -15,7 +15,19 @@ const NONE: u32 = u32::MAX;
 /// [`StatsdLimits::keys`](crate::settings::StatsdLimits::keys) is at most 2^30.
 const CELL_BITS: u32 = 30;
 
-/// The cells of all keys, by name and tags. The hasher has a random seed, so that senders cannot
+/// Separates the tags of a key from its container; neither contains it, because it ends a field.
+pub(crate) const CONTAINER_SEPARATOR: u8 = b'|';
+
+/// The raw bytes that identify a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RawKey<'k> {
+    pub(super) name: &'k [u8],
+    pub(super) tags: &'k [u8],
+    /// The sender's container; mostly empty.
+    pub(super) container: &'k [u8],
+}
+
+/// The cells of all keys, by their raw bytes. The hasher has a random seed, so that senders cannot
 /// craft colliding keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
@@ -23,7 +35,8 @@ pub(super) struct KeyTable {
     slots: Vec<KeySlot>,
     /// The cells of the few keys that were sent with several types.
     lists: Vec<[u32; KINDS]>,
-    /// Name and tags of every slot, concatenated.
+    /// The texts of all slots, concatenated: the name, the tags and, if there is one, a separator
+    /// and the container.
     text: Vec<u8>,
     hasher: DefaultHashBuilder,
 }
@@ -32,6 +45,7 @@ pub(super) struct KeyTable {
 struct KeySlot {
     start: u32,
     name_bytes: u16,
+    /// Length of the tags, with the separator and the container if there is one.
     tags_bytes: u16,
     /// The first cell: its type and number.
     first: u32,
@@ -47,31 +61,29 @@ impl KeyTable {
 
     /// Returns the slot of a key, if it is known.
     #[inline]
-    pub(super) fn find(&self, name: &[u8], tags: &[u8]) -> Option<usize> {
-        let hash = hash(&self.hasher, name, tags);
-        let slot =
-            self.table.find(hash, |slot| self.slots[*slot as usize].is(&self.text, name, tags));
+    pub(super) fn find(&self, key: RawKey<'_>) -> Option<usize> {
+        let hash = hash(&self.hasher, key);
+        let slot = self.table.find(hash, |slot| self.slots[*slot as usize].is(&self.text, key));
         slot.map(|slot| *slot as usize)
     }
 
     /// Adds a slot for an unknown key; `None` if the text of all keys exceeds 4 GiB, or the name or
     /// the tags exceed 65,535 bytes.
-    pub(super) fn insert(&mut self, name: &[u8], tags: &[u8]) -> Option<usize> {
+    pub(super) fn insert(&mut self, key: RawKey<'_>) -> Option<usize> {
         let slot = KeySlot {
             start: u32::try_from(self.text.len()).ok()?,
-            name_bytes: u16::try_from(name.len()).ok()?,
-            tags_bytes: u16::try_from(tags.len()).ok()?,
+            name_bytes: u16::try_from(key.name.len()).ok()?,
+            tags_bytes: u16::try_from(key.tail_bytes()).ok()?,
             first: NONE,
             list: NONE,
         };
         let index = u32::try_from(self.slots.len()).ok()?;
-        self.text.extend_from_slice(name);
-        self.text.extend_from_slice(tags);
+        self.text.extend_from_slice(key.name);
+        key.push_tail(&mut self.text);
         self.slots.push(slot);
         let Self { table, slots, text, hasher, .. } = self;
-        table.insert_unique(hash(hasher, name, tags), index, |slot| {
-            let (name, tags) = slots[*slot as usize].parts(text);
-            hash(hasher, name, tags)
+        table.insert_unique(hash(hasher, key), index, |slot| {
+            hash(hasher, slots[*slot as usize].key(text))
         });
         Some(index as usize)
     }
@@ -104,10 +116,39 @@ impl KeyTable {
     }
 }
 
+impl RawKey<'_> {
+    /// Returns the length of the tags with the container.
+    pub(super) fn tail_bytes(self) -> usize {
+        let container = if self.container.is_empty() { 0 } else { 1 + self.container.len() };
+        self.tags.len() + container
+    }
+
+    /// Appends the tags with the container.
+    pub(super) fn push_tail(self, text: &mut Vec<u8>) {
+        text.extend_from_slice(self.tags);
+        if !self.container.is_empty() {
+            text.push(CONTAINER_SEPARATOR);
+            text.extend_from_slice(self.container);
+        }
+    }
+}
+
 impl KeySlot {
     #[inline]
-    fn is(&self, text: &[u8], name: &[u8], tags: &[u8]) -> bool {
-        self.parts(text) == (name, tags)
+    fn is(&self, text: &[u8], key: RawKey<'_>) -> bool {
+        let (name, tail) = self.parts(text);
+        name == key.name
+            && if key.container.is_empty() {
+                tail == key.tags
+            } else {
+                split_container(tail) == (key.tags, key.container)
+            }
+    }
+
+    fn key<'t>(&self, text: &'t [u8]) -> RawKey<'t> {
+        let (name, tail) = self.parts(text);
+        let (tags, container) = split_container(tail);
+        RawKey { name, tags, container }
     }
 
     fn parts<'t>(&self, text: &'t [u8]) -> (&'t [u8], &'t [u8]) {
@@ -116,12 +157,23 @@ impl KeySlot {
     }
 }
 
+/// Splits the tags of a slot from its container, which is empty if there is none.
+fn split_container(tail: &[u8]) -> (&[u8], &[u8]) {
+    match memchr::memchr(CONTAINER_SEPARATOR, tail) {
+        Some(at) => (&tail[..at], &tail[at + 1..]),
+        None => (tail, b""),
+    }
+}
+
 #[inline]
-fn hash(hasher: &DefaultHashBuilder, name: &[u8], tags: &[u8]) -> u64 {
+fn hash(hasher: &DefaultHashBuilder, key: RawKey<'_>) -> u64 {
     let mut hasher = hasher.build_hasher();
-    hasher.write(name);
-    if !tags.is_empty() {
-        hasher.write(tags);
+    hasher.write(key.name);
+    if !key.tags.is_empty() {
+        hasher.write(key.tags);
+    }
+    if !key.container.is_empty() {
+        hasher.write(key.container);
     }
     hasher.finish()
 }

@@ -1,27 +1,38 @@
 //! The hot path: adds the samples of a packet to cells.
 
-use std::mem;
+use std::{mem, time::SystemTime};
 
-use super::{MetricType, NewName, ShardInterval, keys::KINDS, keys::KeyTable};
+use super::{
+    MetricType, ShardInterval,
+    cells::NewKey,
+    keys::{KINDS, KeyTable, RawKey},
+    totals::RunningTotals,
+};
 use crate::{
-    grammar::{self, BadLine, RejectReason, SampleSink, SampleValue, StatsdSample},
-    settings::{StatsdDialect, StatsdLimits, StatsdSettings},
+    grammar::{
+        self, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdCheck, StatsdEvent,
+        StatsdSample,
+    },
+    settings::{StatsdLimits, StatsdSettings},
 };
 
 /// An aggregator of the samples that one reader receives.
 #[derive(Debug)]
 pub struct SampleShard {
-    dialect: StatsdDialect,
+    rules: LineRules,
     limits: StatsdLimits,
     /// The name under which samples beyond the key limit are aggregated.
     overflow_name: Box<[u8]>,
     keys: KeyTable,
+    totals: RunningTotals,
     /// Number of allocated cells, by metric type.
     cells: [u32; KINDS],
     /// Cells of the overflow name, by metric type; `None` until the first overflow.
     overflow: [Option<usize>; KINDS],
     overflow_keys: OverflowKeys,
     stamp: u64,
+    /// Maximum bytes of events and service checks; `None` if they are only counted.
+    message_bytes: Option<usize>,
     interval: ShardInterval,
 }
 
@@ -29,14 +40,16 @@ impl SampleShard {
     /// Creates an empty shard.
     pub fn new(settings: &StatsdSettings) -> Self {
         Self {
-            dialect: settings.dialect,
+            rules: LineRules::new(settings),
             limits: settings.limits.clone(),
             overflow_name: format!("{}.overflow", settings.aggregation.prefix).into_bytes().into(),
             keys: KeyTable::default(),
+            totals: RunningTotals::default(),
             cells: [0; KINDS],
             overflow: [None; KINDS],
             overflow_keys: OverflowKeys::default(),
             stamp: 0,
+            message_bytes: None,
             interval: ShardInterval::default(),
         }
     }
@@ -46,7 +59,7 @@ impl SampleShard {
     pub fn apply_packet(&mut self, packet: &[u8]) {
         self.interval.packets += 1;
         self.interval.bytes += packet.len() as u64;
-        grammar::packet(packet, self.dialect, self);
+        grammar::packet(packet, self.rules, self);
     }
 
     /// Adds one sample to its cell, or counts it as rejected.
@@ -54,11 +67,12 @@ impl SampleShard {
     pub fn apply(&mut self, sample: &StatsdSample<'_>) {
         self.interval.samples += 1;
         let kind = kind(sample.value);
-        let slot = self.keys.find(sample.name, sample.tags);
+        let key = RawKey::from(sample);
+        let slot = self.keys.find(key);
         let cell = slot.and_then(|slot| self.keys.cell(slot, kind));
         let cell = match cell {
             Some(cell) => cell,
-            None => match self.new_cell(sample, slot, kind) {
+            None => match self.new_cell(key, slot, kind) {
                 Ok(cell) => cell,
                 Err(reason) => {
                     let line = if sample.name.is_empty() { b":" } else { sample.name };
@@ -67,6 +81,17 @@ impl SampleShard {
             },
         };
         self.add(cell, sample.value, sample.rate);
+    }
+
+    /// Stores events and service checks from now on, instead of only counting them.
+    pub fn store_messages(&mut self) {
+        self.message_bytes = Some(self.limits.message_bytes);
+    }
+
+    fn store_message(&mut self, line: &[u8]) {
+        if let Some(max) = self.message_bytes {
+            self.interval.messages.push(SystemTime::now(), line.into(), max);
+        }
     }
 
     /// Sets the arrival stamp of the following samples; it must not decrease.
@@ -90,6 +115,27 @@ impl SampleShard {
         self.cells = [0; KINDS];
         self.overflow = [None; KINDS];
         interval
+    }
+
+    /// Adds a sample with a timestamp, or counts it as rejected.
+    fn apply_timed(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.interval.samples += 1;
+        let key = RawKey::from(sample);
+        let (kind, value) = match sample.value {
+            SampleValue::Count(value) => (MetricType::Counter, value * (1.0 / sample.rate)),
+            SampleValue::Set(value) => (MetricType::Gauge, value),
+            // The grammar passes no others.
+            SampleValue::Timing(..) | SampleValue::Change(_) | SampleValue::Member(_) => return,
+        };
+        let (max, value) = (self.limits.keys, (value, self.stamp));
+        let added = self.check_key(key).and_then(|()| {
+            let added = self.interval.timed.add(kind, key, time, value, max);
+            added.then_some(()).ok_or(RejectReason::TooManyTimestamps)
+        });
+        if let Err(reason) = added {
+            let line = if sample.name.is_empty() { b":" } else { sample.name };
+            self.bad(BadLine { line, reason });
+        }
     }
 
     #[inline]
@@ -118,51 +164,65 @@ impl SampleShard {
     #[cold]
     fn new_cell(
         &mut self,
-        sample: &StatsdSample<'_>,
+        key: RawKey<'_>,
         slot: Option<usize>,
         kind: MetricType,
     ) -> Result<usize, RejectReason> {
-        let (name, tags) = (sample.name, sample.tags);
         // Only keys without a cell reach this function. An invalid key never gets a cell, so it is
         // rejected here each time.
-        if matches!(name, [] | [b';', ..]) {
-            return Err(RejectReason::NoName);
-        }
-        if name.len() + tags.len() > self.limits.key_bytes {
-            return Err(RejectReason::KeyTooLong);
-        }
-        if !tags.is_empty() && tags.split(|byte| *byte == b',').count() > self.limits.tags {
-            return Err(RejectReason::TooManyTags);
-        }
+        self.check_key(key)?;
         if self.cells[kind as usize] as usize >= self.limits.keys {
-            return Ok(self.overflow(name, tags, kind));
+            return Ok(self.overflow(key, kind));
         }
-        let Some(slot) = slot.or_else(|| self.keys.insert(name, tags)) else {
-            return Ok(self.overflow(name, tags, kind));
+        let Some(slot) = slot.or_else(|| self.keys.insert(key)) else {
+            return Ok(self.overflow(key, kind));
         };
-        let cell = self.cell(NewName { kind, name, tags, overflow: false });
+        let cell = self.cell(NewKey { kind, key, overflow: false });
         self.keys.set_cell(slot, kind, cell);
         Ok(cell as usize)
     }
 
-    fn overflow(&mut self, name: &[u8], tags: &[u8], kind: MetricType) -> usize {
+    /// Fails if the key is invalid, too long or has too many tags.
+    fn check_key(&self, key: RawKey<'_>) -> Result<(), RejectReason> {
+        if matches!(key.name, [] | [b';', ..]) {
+            return Err(RejectReason::NoName);
+        }
+        if key.name.len() + key.tail_bytes() > self.limits.key_bytes {
+            return Err(RejectReason::KeyTooLong);
+        }
+        let tags = if key.tags.is_empty() { 0 } else { key.tags.split(|b| *b == b',').count() };
+        if tags + usize::from(!key.container.is_empty()) > self.limits.tags {
+            return Err(RejectReason::TooManyTags);
+        }
+        Ok(())
+    }
+
+    fn overflow(&mut self, key: RawKey<'_>, kind: MetricType) -> usize {
         self.interval.overflow_samples += 1;
-        self.overflow_keys.add(name, tags);
+        self.overflow_keys.add(key);
         if let Some(cell) = self.overflow[kind as usize] {
             return cell;
         }
         let name = self.overflow_name.clone();
-        let cell = self.cell(NewName { kind, name: &name, tags: b"", overflow: true }) as usize;
+        let key = RawKey { name: &name, tags: b"", container: b"" };
+        let cell = self.cell(NewKey { kind, key, overflow: true }) as usize;
         self.overflow[kind as usize] = Some(cell);
         cell
     }
 
-    fn cell(&mut self, new: NewName<'_>) -> u32 {
+    fn cell(&mut self, new: NewKey<'_>) -> u32 {
         self.interval.names.push(new);
         let cell = self.cells[new.kind as usize];
         // The number stays far below `u32::MAX`: `StatsdLimits::keys` is at most 2^30.
         self.cells[new.kind as usize] = cell + 1;
         cell
+    }
+}
+
+impl<'s> From<&StatsdSample<'s>> for RawKey<'s> {
+    #[inline]
+    fn from(sample: &StatsdSample<'s>) -> Self {
+        Self { name: sample.name, tags: sample.tags, container: sample.container }
     }
 }
 
@@ -177,16 +237,35 @@ impl SampleSink for SampleShard {
         self.apply(sample);
     }
 
+    fn running_total(&mut self, sample: &StatsdSample<'_>) {
+        let (SampleValue::Count(total), key) = (sample.value, RawKey::from(sample)) else { return };
+        // A key that fails the check is rejected below.
+        let counts = match self.check_key(key) {
+            Ok(()) => self.totals.difference(key, total, self.limits.keys),
+            Err(_) => 0.0,
+        };
+        self.apply(&StatsdSample { value: SampleValue::Count(counts), ..*sample });
+    }
+
+    #[cold]
+    fn timed_sample(&mut self, sample: &StatsdSample<'_>, time: Option<i64>) {
+        self.apply_timed(sample, time);
+    }
+
     fn bad(&mut self, bad: BadLine<'_>) {
         self.interval.rejects.add(bad);
     }
 
-    fn event(&mut self) {
+    #[cold]
+    fn event(&mut self, event: &StatsdEvent<'_>) {
         self.interval.events += 1;
+        self.store_message(event.line);
     }
 
-    fn check(&mut self) {
+    #[cold]
+    fn check(&mut self, check: &StatsdCheck<'_>) {
         self.interval.checks += 1;
+        self.store_message(check.line);
     }
 
     fn timestamped(&mut self) {
@@ -216,10 +295,10 @@ struct OverflowKeys {
 impl OverflowKeys {
     const BITMAP_WORDS: usize = 1024;
 
-    fn add(&mut self, name: &[u8], tags: &[u8]) {
+    fn add(&mut self, key: RawKey<'_>) {
         use std::hash::BuildHasher as _;
         self.bits.resize(Self::BITMAP_WORDS, 0);
-        let hash = self.hasher.hash_one((name, tags));
+        let hash = self.hasher.hash_one((key.name, key.tags, key.container));
         self.bits[(hash >> 6) as usize % Self::BITMAP_WORDS] |= 1 << (hash % 64);
     }
 

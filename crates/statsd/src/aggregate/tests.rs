@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     grammar::RejectReason,
-    settings::{SetOverflow, StatsdLimits},
+    settings::{ExtraTypes, SetOverflow, StatsdDialect, StatsdLimits},
 };
 
 fn shard(limits: StatsdLimits) -> SampleShard {
@@ -60,6 +60,52 @@ fn excess_keys_share_overflow_key() {
     assert!((950..=1050).contains(&interval.overflow_keys), "{}", interval.overflow_keys);
     let sums = sums(&mut interval, &mut names);
     assert_eq!(sums[2], ("statsd.overflow".into(), 998.0));
+}
+
+#[test]
+fn container_is_part_of_key_where_rules_say_so() {
+    let packet = b"a:1|c\na:2|c|c:x\na:4|c|#t:1\na:8|c|#t:1|c:x\na:16|c|c:x\na:32|c|#t:1";
+    let key =
+        |name: NewName<'_>| String::from_utf8_lossy(&[name.name, name.tags].concat()).into_owned();
+    for (dialect, keys) in [
+        (StatsdDialect::Etsy, &["a", "at:1"][..]),
+        (StatsdDialect::Dogstatsd, &["a", "a|x", "at:1", "at:1|x"]),
+    ] {
+        let mut shard = SampleShard::new(&StatsdSettings { dialect, ..StatsdSettings::default() });
+        shard.apply_packet(packet);
+        let mut interval = shard.swap(ShardInterval::default());
+        let names: Vec<String> = interval.names.iter().map(key).collect();
+        assert_eq!(names, keys);
+        let mut sums = Vec::new();
+        interval.counters.drain(|_, counter| sums.push(counter.sum));
+        let expected: &[f64] =
+            if keys.len() == 2 { &[19.0, 44.0] } else { &[1.0, 18.0, 36.0, 8.0] };
+        assert_eq!(sums, expected);
+        // Known keys are found again, also after the table has grown.
+        for number in 0..1000 {
+            shard.apply_packet(format!("k{number}:1|c|#t|c:{number}").as_bytes());
+        }
+        shard.swap(ShardInterval::default());
+        shard.apply_packet(packet);
+        assert!(shard.swap(ShardInterval::default()).names.is_empty());
+    }
+}
+
+#[test]
+fn running_total_counts_its_increase() {
+    let types = ExtraTypes { absolute_counter: true, ..ExtraTypes::default() };
+    let mut shard = SampleShard::new(&StatsdSettings { types, ..StatsdSettings::default() });
+    let mut names = Vec::new();
+    shard.apply_packet(b"t:100|C\nt:130|C\nt:130|C\nu:7|C\nt:5|C|#a:b");
+    let mut interval = shard.swap_and_reset(ShardInterval::default());
+    let expected = [("t".into(), 30.0), ("u".into(), 0.0), ("t".into(), 0.0)];
+    assert_eq!(sums(&mut interval, &mut names), expected);
+    // The sender of `t` restarts; totals survive a reset of the keys.
+    shard.apply_packet(b"t:150|C\nt:4|C\nt:6|C\nt:8|C|#a:b\n:1|C\nu:-3|C");
+    let mut interval = shard.swap(ShardInterval::default());
+    let expected = [("t".into(), 26.0), ("t".into(), 3.0), ("u".into(), 0.0)];
+    assert_eq!(sums(&mut interval, &mut Vec::new()), expected);
+    assert_eq!(interval.rejects.count(RejectReason::NoName), 1);
 }
 
 #[test]

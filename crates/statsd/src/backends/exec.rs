@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     MetricName,
-    flush::FlushSnapshot,
+    flush::{FlushSnapshot, TimedMetric, TimedType},
     js::{JsNumber, JsValue, Spacing, json},
     settings::{ExecFormat, ExecSettings},
 };
@@ -160,20 +160,26 @@ impl<'s> InputWriter<'s> {
     fn flush_batch(&mut self) {
         if !self.text.is_empty() {
             let bytes = std::mem::take(&mut self.text).into_bytes();
-            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
         }
     }
 }
 
 fn write_lines(snapshot: &FlushSnapshot, sink: BatchSink<'_>) {
     let mut writer = InputWriter::new(sink);
-    let timestamp = snapshot.timestamp;
-    let mut line = |kind: &str, name: &MetricName, field: &str, value: f64| {
+    let mut line_at = |timestamp: i64, kind: &str, name: &MetricName, field: &str, value: f64| {
         let dot = if field.is_empty() { "" } else { "." };
         let (base, tags, value) = (name.base(), name.tag_text(), JsNumber(value));
         // Writing into a String cannot fail.
         let _ = writeln!(writer.text, "{kind}.{base}{dot}{field}{tags}|{value}|{timestamp}");
         writer.line_finished(1);
+    };
+    for TimedMetric { kind, name, time, value, .. } in snapshot.timed_by_key() {
+        let kind = if kind == TimedType::Counter { "counts" } else { "gauges" };
+        line_at(time, kind, &name, "", value);
+    }
+    let mut line = |kind: &str, name: &MetricName, field: &str, value: f64| {
+        line_at(snapshot.timestamp, kind, name, field, value);
     };
     for counter in &snapshot.counters {
         line("counts", &counter.name, "", counter.value);
@@ -198,14 +204,26 @@ fn write_lines(snapshot: &FlushSnapshot, sink: BatchSink<'_>) {
 
 fn write_json(snapshot: &FlushSnapshot, sink: BatchSink<'_>) {
     let mut writer = InputWriter::new(sink);
-    let times = (snapshot.timestamp, snapshot.interval.as_secs_f64());
-    let mut line = |kind: &str, name: &MetricName, fields: Vec<(Box<str>, JsValue)>| {
+    let seconds = snapshot.interval.as_secs_f64();
+    let mut line_at = |time: i64, kind: &str, name: &MetricName, fields: Vec<_>| {
         let values = fields.len() as u64;
-        writer.text += &json_line(times, kind, name, fields);
+        writer.text += &json_line((time, seconds), kind, name, fields);
         writer.line_finished(values);
     };
     let number =
         |name: &str, value: f64| -> (Box<str>, JsValue) { (name.into(), JsValue::Number(value)) };
+    for TimedMetric { kind, sent, time, value, .. } in &snapshot.timed {
+        match kind {
+            TimedType::Counter => {
+                let fields = vec![number("count", *value), number("rate", value / seconds)];
+                line_at(*time, "counter", sent, fields);
+            }
+            TimedType::Gauge => line_at(*time, "gauge", sent, vec![number("value", *value)]),
+        }
+    }
+    let mut line = |kind: &str, name: &MetricName, fields: Vec<_>| {
+        line_at(snapshot.timestamp, kind, name, fields);
+    };
     for counter in snapshot.counters_as_sent() {
         let fields = vec![number("count", counter.value), number("rate", snapshot.rate(counter))];
         line("counter", &counter.name, fields);

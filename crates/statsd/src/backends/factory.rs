@@ -8,11 +8,12 @@ use howdah_http::client::EndpointError;
 use super::{
     ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend,
     OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
-    RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint,
+    RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
 };
 use crate::settings::{
     ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings, OtlpSettings,
     PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect, StatsdSettings,
+    WebhookSettings,
 };
 
 /// The reason why a backend cannot be created.
@@ -34,7 +35,11 @@ pub enum BackendOpenError {
     /// cannot be used, or TLS cannot be set up.
     #[error("cannot set up the remote-write backend")]
     RemoteWrite(#[from] RemoteWriteError),
-    /// The connection string or the table name of a `postgres` section is invalid.
+    /// The URL of a `webhook` section is invalid, a file that the section names cannot be used, or
+    /// TLS cannot be set up.
+    #[error("cannot set up the webhook backend")]
+    Webhook(#[source] EndpointError),
+    /// The connection string or a table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
     /// The eventfd of an `exec` section cannot be created.
@@ -54,6 +59,7 @@ pub(crate) enum BackendSection {
     Otlp(OtlpSettings),
     Postgres(PostgresSettings),
     Exec(ExecSettings),
+    Webhook(WebhookSettings),
 }
 
 /// A backend that was opened from a section.
@@ -87,6 +93,7 @@ impl BackendSection {
             .chain(settings.otlp.iter().cloned().map(Self::Otlp))
             .chain(settings.postgres.iter().cloned().map(Self::Postgres))
             .chain(settings.exec.iter().cloned().map(Self::Exec))
+            .chain(settings.webhook.iter().cloned().map(Self::Webhook))
             .collect()
     }
 
@@ -132,6 +139,9 @@ impl BackendSection {
             }
             Self::Exec(settings) => {
                 Box::new(ExecBackend::new(settings.clone()).map_err(BackendOpenError::Exec)?)
+            }
+            Self::Webhook(settings) => {
+                Box::new(WebhookBackend::new(settings).map_err(BackendOpenError::Webhook)?)
             }
         };
         Ok(OpenedBackend { backend, endpoint })
@@ -183,6 +193,8 @@ fn each_section_opens_backend() {
         command = ["/usr/bin/sink", "--fast"]
         format = "json"
         timeout = "3s"
+        [[backends.webhook]]
+        url = "http://localhost/events"
         "#,
     )
     .expect("settings");
@@ -198,6 +210,7 @@ fn each_section_opens_backend() {
         "otlp",
         "postgres",
         "exec",
+        "webhook",
     ];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));

@@ -10,8 +10,8 @@
 //! A timer with too many samples to store has a line for each of its statistics,
 //! `t<TAB>api.latency.upper_90<TAB>…`, and a set with too many members one with its number,
 //! `s<TAB>users.count<TAB>100000`. With `timestamps`, each line starts with the flush's
-//! timestamp in seconds and a tab. In set members, `\`, `;` and control characters are written
-//! `\\`, `\;`, `\t`, `\n`, `\xNN`.
+//! timestamp in seconds and a tab; values that were sent with a timestamp have theirs. In set
+//! members, `\`, `;` and control characters are written `\\`, `\;`, `\t`, `\n`, `\xNN`.
 //!
 //! Each flush appends its lines. A file that was moved or removed is recreated, so that log
 //! rotation works without a signal. If writing fails, the file is truncated to its length before
@@ -28,7 +28,7 @@ use std::{
 
 use super::{BackendError, BackendStatus, LOST_VALUES, MetricBackend};
 use crate::{
-    flush::{FlushSnapshot, TimerSamples},
+    flush::{FlushSnapshot, TimedMetric, TimedType, TimerSamples},
     js::JsNumber,
     settings,
 };
@@ -199,6 +199,16 @@ fn write_lines(out: &mut impl io::Write, snapshot: &FlushSnapshot, stamp: &str) 
         }
         writeln!(out, "{stamp}s\t{}\t{members}", set.name)?;
     }
+    for TimedMetric { kind, name, time, value, .. } in snapshot.timed_by_key() {
+        if !stamp.is_empty() {
+            write!(out, "{time}\t")?;
+        }
+        match kind {
+            TimedType::Counter => writeln!(out, "c\t{name}\t{}", JsNumber(value))?,
+            TimedType::Gauge => writeln!(out, "g\t{name}\t{value:.6}")?,
+        }
+        lines += 1;
+    }
     Ok(lines as u64)
 }
 
@@ -219,7 +229,25 @@ fn escape(member: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::{chain, testing::snapshot};
+    use crate::backends::{
+        chain,
+        testing::{snapshot, snapshot_with_timed},
+    };
+
+    #[test]
+    fn values_with_timestamps_have_their_own_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stats");
+        for (timestamps, expected) in [
+            (true, "1772355600\tc\tjobs;q=a-b\t25\n1772359140\tg\tload\t1.500000\n"),
+            (false, "c\tjobs;q=a-b\t25\ng\tload\t1.500000\n"),
+        ] {
+            let settings = settings::FileSettings { path: path.clone(), timestamps };
+            FileBackend::new(settings).flush(&Arc::new(snapshot_with_timed())).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.ends_with(expected), "{text}");
+        }
+    }
 
     #[test]
     fn values_are_lines_and_moved_file_is_recreated() {

@@ -20,7 +20,12 @@ use super::{
     http::{AGENT, HttpSender},
     outbox::{BatchSink, ValueBatch},
 };
-use crate::{MetricName, flush::FlushSnapshot, js::JsNumber, settings};
+use crate::{
+    MetricName,
+    flush::{FlushSnapshot, TimedMetric, TimedType},
+    js::JsNumber,
+    settings,
+};
 
 /// Approximate size of a request body in bytes.
 const BODY_BYTES: usize = 1 << 20;
@@ -85,8 +90,8 @@ impl MetricBackend for InfluxBackend {
 
 /// Encodes all lines, in bodies of about [`BODY_BYTES`].
 fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
-    let time = snapshot.timestamp.saturating_mul(precision);
-    let mut lines = LineProtocolEncoder { time, sink, body: String::new(), values: 0 };
+    let flush_time = snapshot.timestamp.saturating_mul(precision);
+    let mut lines = LineProtocolEncoder { time: flush_time, sink, body: String::new(), values: 0 };
     for counter in snapshot.counters_as_sent() {
         let fields = [("count", counter.value), ("rate", snapshot.rate(counter))];
         lines.add(&counter.name, "counter", fields.into_iter());
@@ -101,6 +106,18 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     for set in snapshot.sets_as_sent() {
         lines.add(&set.name, "set", [("count", set.count as f64)].into_iter());
     }
+    let seconds = snapshot.interval.as_secs_f64();
+    for TimedMetric { kind, sent, time, value, .. } in &snapshot.timed {
+        lines.time = time.saturating_mul(precision);
+        match kind {
+            TimedType::Counter => {
+                let fields = [("count", *value), ("rate", value / seconds)];
+                lines.add(sent, "counter", fields.into_iter());
+            }
+            TimedType::Gauge => lines.add(sent, "gauge", [("value", *value)].into_iter()),
+        }
+    }
+    lines.time = flush_time;
     let self_metrics = &snapshot.self_metrics;
     lines.add(&MetricName::new(&self_metrics.prefix), "own", self_metrics.values());
     lines.flush_batch();
@@ -160,7 +177,7 @@ impl LineProtocolEncoder<'_> {
     fn flush_batch(&mut self) {
         if !self.body.is_empty() {
             let bytes = std::mem::take(&mut self.body).into_bytes();
-            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
         }
     }
 }
@@ -217,7 +234,10 @@ fn escape(text: &str, special: &[char], out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{backends::testing::snapshot, flush::GaugeMetric};
+    use crate::{
+        backends::testing::{snapshot, snapshot_with_timed},
+        flush::GaugeMetric,
+    };
 
     fn encoded(snapshot: &FlushSnapshot, precision: i64) -> Vec<ValueBatch> {
         let mut batches = Vec::new();
@@ -244,6 +264,21 @@ mod tests {
             "statsd,metric_type=own num_stats=7,processing_time=4 1772359200000000000"
         );
         assert_eq!((batches.len(), batches[0].values), (1, 6 + 16 + 2 + 1 + 1 + 2));
+    }
+
+    #[test]
+    fn values_with_timestamps_have_their_own_time() {
+        let text = String::from_utf8(encoded(&snapshot_with_timed(), 1)[0].bytes.clone()).unwrap();
+        let lines: Vec<_> = text.lines().skip(7).collect();
+        assert_eq!(
+            lines[..3],
+            [
+                "jobs,metric_type=counter,q=a/b count=20,rate=2 1772355600",
+                "jobs,metric_type=counter,q=a:b count=5,rate=0.5 1772355600",
+                "load,metric_type=gauge value=1.5 1772359140"
+            ]
+        );
+        assert!(lines[3].starts_with("statsd,") && lines[3].ends_with(" 1772359200"));
     }
 
     #[test]
@@ -284,8 +319,7 @@ mod tests {
 
     #[test]
     fn partial_write_counts_only_refused_lines() {
-        let batch =
-            ValueBatch { bytes: b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), values: 6 };
+        let batch = ValueBatch::new(b"a v=1,w=2 1\nb v=1,w=2 1\nc v=1,w=2 1\n".to_vec(), 6);
         let refused = |reply: &str| {
             let body = reply.as_bytes().into();
             let status =

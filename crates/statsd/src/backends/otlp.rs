@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     MetricName,
-    flush::{FlushSnapshot, TimerMetric, TimerSamples},
+    flush::{FlushSnapshot, TimedMetric, TimedType, TimerMetric, TimerSamples},
     grammar::TimingUnit,
     settings::{self, Temporality},
     sketch::Sketch,
@@ -132,6 +132,7 @@ fn encode(
             });
         },
     );
+    encode_timed(snapshot, &mut requests);
     let gauges = snapshot.gauges_as_sent().map(|gauge| (&gauge.name, gauge.value));
     let sets = snapshot.sets_as_sent().map(|set| (&set.name, set.count as f64));
     for_each_base(
@@ -155,6 +156,53 @@ fn encode(
     }
     requests.finish_request();
 }
+
+/// Encodes the values that were sent with a timestamp, as points of that time. Counters are deltas
+/// over one interval whatever the temporality, because a cumulative sum of the past cannot change.
+fn encode_timed(snapshot: &FlushSnapshot, requests: &mut OtlpEncoder<'_>) {
+    let is_counter = |timed: &&TimedMetric| timed.kind == TimedType::Counter;
+    let nanoseconds = |timed: &TimedMetric| timed.time.unsigned_abs().saturating_mul(1_000_000_000);
+    let interval = u64::try_from(snapshot.interval.as_nanos()).unwrap_or(u64::MAX);
+    for_each_base(
+        snapshot.timed.iter().filter(is_counter),
+        |timed| &timed.sent,
+        |base, counters| {
+            requests.metric(base, "", |metric| {
+                metric.message(7, |sum| {
+                    for counter in counters {
+                        let end = nanoseconds(counter);
+                        let start = Some(end.saturating_sub(interval));
+                        sum.message(1, |point| {
+                            number(point, &counter.sent, start, end, counter.value);
+                        });
+                    }
+                    sum.uint(2, DELTA).uint(3, 1);
+                });
+                counters.len()
+            });
+        },
+    );
+    for_each_base(
+        snapshot.timed.iter().filter(|timed| !is_counter(timed)),
+        |timed| &timed.sent,
+        |base, gauges| {
+            requests.metric(base, "", |metric| {
+                metric.message(5, |all| {
+                    for gauge in gauges {
+                        let time = nanoseconds(gauge);
+                        all.message(1, |point| number(point, &gauge.sent, None, time, gauge.value));
+                    }
+                });
+                gauges.len()
+            });
+        },
+    );
+}
+
+/// The number of delta temporality in the enumeration `AggregationTemporality`.
+const DELTA: u64 = 1;
+/// That of cumulative temporality.
+const CUMULATIVE: u64 = 2;
 
 /// Groups metrics by key without tags, because OTLP has one metric with a data point per tag set.
 /// Passes at most [`POINTS_PER_REQUEST`] metrics to `each` at once.
@@ -215,8 +263,8 @@ impl PointTimes<'_> {
     /// Returns the number of the temporality in the enumeration `AggregationTemporality`.
     fn code(&self) -> u64 {
         match self.temporality {
-            Temporality::Delta => 1,
-            Temporality::Cumulative => 2,
+            Temporality::Delta => DELTA,
+            Temporality::Cumulative => CUMULATIVE,
         }
     }
 }
@@ -321,7 +369,7 @@ impl OtlpEncoder<'_> {
             metrics.bytes(2, &scope);
         });
         let values = std::mem::take(&mut self.points) as u64;
-        (self.sink)(ValueBatch { bytes: request.into_bytes(), values });
+        (self.sink)(ValueBatch::new(request.into_bytes(), values));
     }
 }
 
@@ -458,6 +506,27 @@ mod tests {
         let expected = [&[0x0a][..], &length(metrics.len()), &metrics].concat();
         assert_eq!(batches[0].bytes, expected);
         assert_eq!((batches.len(), batches[0].values), (1, 3));
+    }
+
+    #[test]
+    fn values_with_timestamps_are_deltas_of_their_own_time() {
+        let mut snapshot = crate::backends::testing::snapshot_with_timed();
+        let times = [(3600, 10), (60, 0)].map(|(age, length)| {
+            let end = (1_772_359_200 - age) * 1_000_000_000_u64;
+            let number = |field: u8, time: u64| [&[field][..], &time.to_le_bytes()].concat();
+            let start = number(0x11, end - length * 1_000_000_000);
+            if length == 0 { number(0x19, end) } else { [start, number(0x19, end)].concat() }
+        });
+        for temporality in [Temporality::Cumulative, Temporality::Delta] {
+            let batches = encoded(&snapshot, temporality, &[]);
+            let bytes = &batches[0].bytes;
+            for time in &times {
+                assert!(bytes.windows(time.len()).any(|found| found == time), "{temporality:?}");
+            }
+        }
+        let values = encoded(&snapshot, Temporality::Delta, &[])[0].values;
+        snapshot.timed.clear();
+        assert_eq!(encoded(&snapshot, Temporality::Delta, &[])[0].values, values - 3);
     }
 
     #[test]

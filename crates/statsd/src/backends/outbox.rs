@@ -37,6 +37,26 @@ pub(crate) const FLUSHES_JOINED: &str = "flushes_joined";
 pub(super) struct ValueBatch {
     pub(super) bytes: Vec<u8>,
     pub(super) values: u64,
+    pub(super) content: BatchContent,
+}
+
+/// The destination of a batch, for receivers with several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum BatchContent {
+    /// Values, or anything for a receiver with one destination.
+    #[default]
+    Values,
+    /// DogStatsD events.
+    Events,
+    /// DogStatsD service checks.
+    Checks,
+}
+
+impl ValueBatch {
+    /// Creates a batch of values.
+    pub(super) fn new(bytes: Vec<u8>, values: u64) -> Self {
+        Self { bytes, values, content: BatchContent::Values }
+    }
 }
 
 /// Shows the number of bytes instead of the bytes.
@@ -334,7 +354,7 @@ mod tests {
     }
 
     fn batch(bytes: usize, values: u64) -> ValueBatch {
-        ValueBatch { bytes: vec![0; bytes], values }
+        ValueBatch::new(vec![0; bytes], values)
     }
 
     fn one(batch: ValueBatch) -> impl FnOnce(BatchSink<'_>) {

@@ -1,4 +1,5 @@
-//! The PostgreSQL backend: copies snapshots into a partitioned table with COPY.
+//! The PostgreSQL backend: copies snapshots into a partitioned table with COPY, and events and
+//! service checks into two more tables ([`messages`]).
 //!
 //! ```sql
 //! create table statsd_samples (
@@ -12,10 +13,12 @@
 //! the outcome of that transaction (`pg_xact_status`), so that the batch is neither lost nor
 //! inserted twice.
 
+mod messages;
 mod rows;
 mod table;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -25,15 +28,21 @@ use howdah_connect::{
     Client, ConnParams, ConnectError, ConnectTarget, Environment, QueryError, ResolveError,
 };
 
-use self::table::SampleTable;
+use self::{messages::MessageTables, table::SampleTable};
 use super::{
     BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
-    outbox::{DeliveryOutcome, Outbox, SendError, ValueBatch},
+    outbox::{BatchContent, DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
-use crate::{flush::FlushSnapshot, settings};
+use crate::{
+    flush::{FlushSnapshot, TimedMetric},
+    settings,
+};
 
 /// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(30);
+/// Maximum number of partitions that are created for values sent with a timestamp: a month of
+/// hours. The limit on the age of timestamps is usually lower.
+const OTHER_PARTITIONS_MAX: usize = 31 * 24;
 /// Minimum time allowed for a flush: creating a table and its partitions takes several round trips.
 const BUDGET_MIN: Duration = Duration::from_secs(5);
 
@@ -62,6 +71,14 @@ pub enum PostgresError {
         /// The configured name.
         table: String,
     },
+    /// The same for the table of events or of service checks.
+    #[error(
+        "{table:?} is not a valid table name: write table or schema.table, with at most 54 bytes in the table's name, or \"\" for no table"
+    )]
+    MessageTable {
+        /// The configured name.
+        table: String,
+    },
 }
 
 /// The connection to the server, opened on demand.
@@ -69,8 +86,16 @@ struct CopyConnection {
     target: ConnectTarget,
     table: SampleTable,
     client: Option<Client>,
+    /// The timestamp of the latest interval.
+    time: i64,
     /// The time, in seconds since 1970, until which partitions are known to exist.
     ready_until: Option<i64>,
+    /// The starts of the partitions for values that were sent with a timestamp, of the latest
+    /// [`OTHER_PARTITIONS_MAX`].
+    other_partitions: BTreeSet<i64>,
+    messages: MessageTables,
+    /// Whether the tables of messages are known to exist.
+    messages_ready: bool,
     /// The transaction of the first spooled batch, if its commit was sent but not answered.
     in_doubt: Option<String>,
 }
@@ -90,12 +115,24 @@ impl PostgresBackend {
             .map_err(|error| PostgresError::Connection(Box::new(error)))?;
         let table = SampleTable::new(&settings)
             .ok_or_else(|| PostgresError::Table { table: settings.table.clone() })?;
+        let messages = MessageTables::new(&settings, &table.name)
+            .map_err(|table| PostgresError::MessageTable { table })?;
         let status = BackendStatus::default();
         status.set("flush_time", 0.0);
         status.set("flush_length", 0.0);
         Ok(Self {
             outbox: Outbox::new(settings.spool_bytes),
-            link: CopyConnection { target, table, client: None, ready_until: None, in_doubt: None },
+            link: CopyConnection {
+                target,
+                table,
+                client: None,
+                time: 0,
+                ready_until: None,
+                other_partitions: BTreeSet::new(),
+                messages,
+                messages_ready: false,
+                in_doubt: None,
+            },
             settings,
             status,
         })
@@ -135,7 +172,11 @@ impl MetricBackend for PostgresBackend {
     }
 
     fn requirements(&self) -> SnapshotRequirements {
-        SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() }
+        SnapshotRequirements {
+            names_as_sent: true,
+            messages: self.link.messages.is_used(),
+            ..SnapshotRequirements::default()
+        }
     }
 
     fn status(&self) -> BackendStatus {
@@ -145,12 +186,19 @@ impl MetricBackend for PostgresBackend {
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
         let start = Instant::now();
         let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
-        let (format, time) = (self.settings.format, snapshot.timestamp);
+        let format = self.settings.format;
+        self.link.time = snapshot.timestamp;
+        self.link.require_partitions(&snapshot.timed);
         let (link, mut bytes) = (&mut self.link, 0);
+        let mut batches = Vec::new();
+        link.messages.encode(&snapshot.messages, &mut |batch| batches.push(batch));
         let delivery = self.outbox.flush(
             start,
-            |sink| rows::encode(snapshot, format, sink),
-            |batch| link.send(batch, time, deadline, &mut bytes),
+            |sink| {
+                rows::encode(snapshot, format, sink);
+                batches.into_iter().for_each(sink);
+            },
+            |batch| link.send(batch, deadline, &mut bytes),
         );
         self.record_flush(start, bytes);
         self.finish_delivery(delivery)
@@ -160,9 +208,8 @@ impl MetricBackend for PostgresBackend {
         let start = Instant::now();
         let deadline = start + timeout;
         let (link, mut bytes) = (&mut self.link, 0);
-        let time = link.ready_until.unwrap_or_default();
         let delivery =
-            self.outbox.deliver_now(start, |batch| link.send(batch, time, deadline, &mut bytes));
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
         let delivered = self.finish_delivery(delivery);
         let abandoned = self.outbox.abandon(&self.link.target.to_string());
         self.record_flush(start, bytes);
@@ -171,30 +218,37 @@ impl MetricBackend for PostgresBackend {
 }
 
 impl CopyConnection {
+    /// Makes sure that the next batch is sent only once the partitions of these values exist.
+    fn require_partitions(&mut self, timed: &[TimedMetric]) {
+        for metric in timed {
+            if self.other_partitions.insert(self.table.start_of(metric.time)) {
+                self.ready_until = None;
+            }
+        }
+        while self.other_partitions.len() > OTHER_PARTITIONS_MAX {
+            self.other_partitions.pop_first();
+        }
+    }
+
     /// Copies one batch. A refused batch is retried once after checking the table again, because a
     /// partition may have been dropped.
     fn send(
         &mut self,
         batch: &ValueBatch,
-        time: i64,
         deadline: Instant,
         bytes: &mut usize,
     ) -> Result<(), CopyError> {
-        let mut result = self.attempt(batch, time, deadline);
+        let mut result = self.attempt(batch, deadline);
         if result.as_ref().is_err_and(SendError::is_refusal) {
             self.ready_until = None;
-            result = self.attempt(batch, time, deadline);
+            self.messages_ready = false;
+            result = self.attempt(batch, deadline);
         }
         *bytes += result.as_ref().map_or(0, |()| batch.bytes.len());
         result
     }
 
-    fn attempt(
-        &mut self,
-        batch: &ValueBatch,
-        time: i64,
-        deadline: Instant,
-    ) -> Result<(), CopyError> {
+    fn attempt(&mut self, batch: &ValueBatch, deadline: Instant) -> Result<(), CopyError> {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => Client::connect(&self.target)?,
@@ -208,8 +262,16 @@ impl CopyConnection {
                 return Ok(());
             }
         }
+        let time = self.time;
         if self.ready_until.is_none_or(|until| time >= until) {
-            self.ready_until = Some(self.table.prepare(&mut client, time)?);
+            let others = self.other_partitions.iter().copied();
+            self.ready_until = Some(self.table.prepare(&mut client, time, others)?);
+            // Expired messages are deleted when expired partitions are dropped.
+            self.messages_ready = false;
+        }
+        if batch.content != BatchContent::Values && !self.messages_ready {
+            self.messages.prepare(&mut client, time)?;
+            self.messages_ready = true;
         }
         client.set_timeout(Some(remaining(deadline)?));
         match self.copy(&mut client, batch) {
@@ -231,7 +293,12 @@ impl CopyConnection {
     fn copy(&mut self, client: &mut Client, batch: &ValueBatch) -> Result<(), QueryError> {
         client.query("begin")?;
         let transaction = client.one_value("select pg_current_xact_id()")?;
-        client.copy_in(&self.table.copy, &mut &batch.bytes[..])?;
+        match batch.content {
+            BatchContent::Values => {
+                client.copy_in(&self.table.copy, &mut &batch.bytes[..])?;
+            }
+            BatchContent::Events | BatchContent::Checks => self.messages.insert(client, batch)?,
+        }
         self.in_doubt = transaction;
         let committed = client.query("commit");
         // An error that leaves the connection usable is an answer: the commit failed.

@@ -18,6 +18,7 @@ mod samples;
 mod scrape;
 mod snappy;
 mod text;
+mod timed;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -85,8 +86,7 @@ impl PrometheusBackend {
         earlier: Option<&Arc<ScrapeEndpoint>>,
     ) -> Result<Self, PrometheusError> {
         check_settings(settings)?;
-        let mapping = settings.mapping.as_deref().map(|path| NameMapping::read(path, settings));
-        let families = FamilyTable::new(settings, mapping.transpose()?);
+        let families = FamilyTable::new(settings, NameMapping::from_settings(settings)?);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
         let endpoint = match earlier {

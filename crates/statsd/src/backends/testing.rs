@@ -11,10 +11,11 @@ use parking_lot::Mutex;
 use crate::{
     MetricName,
     flush::{
-        Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric,
-        TimerMetric, TimerSamples, TimerSummary,
+        Calculation, CounterMetric, FlushSnapshot, GaugeMetric, JoinLosses, MessageContent,
+        MetricVariants, ReceivedMessage, SetMetric, TimedMetric, TimedType, TimerMetric,
+        TimerSamples, TimerSummary,
     },
-    grammar::TimingUnit,
+    grammar::{AlertType, CheckStatus, EventPriority, TimingUnit},
     self_metrics::SelfMetrics,
     settings::StatsdSettings,
     sketch::Sketch,
@@ -70,8 +71,64 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
             ..SelfMetrics::default()
         },
         variants: MetricVariants::default(),
+        timed: Vec::new(),
+        messages: Arc::default(),
+        dropped_by_joins: JoinLosses::default(),
         percentiles: [90.0].into(),
         calculation: Calculation::new(&StatsdSettings::default(), true),
+    }
+}
+
+/// Returns the snapshot with an event and a service check.
+pub(crate) fn snapshot_with_messages() -> FlushSnapshot {
+    let time = |offset| SystemTime::UNIX_EPOCH + Duration::from_millis(offset);
+    let event = ReceivedMessage {
+        received: time(1_772_359_195_250),
+        time: TIMESTAMP - 60,
+        host: "web1".into(),
+        tags: [("env", "prod"), ("canary", "")]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into(),
+        content: MessageContent::Event {
+            title: "Deploy \"7\"".into(),
+            text: "two\nlines\0".into(),
+            aggregation_key: "deploys".into(),
+            priority: EventPriority::Low,
+            source_type: Box::default(),
+            alert_type: AlertType::Success,
+        },
+    };
+    let check = ReceivedMessage {
+        received: time(1_772_359_197_000),
+        time: TIMESTAMP - 3,
+        host: Box::default(),
+        tags: Box::default(),
+        content: MessageContent::Check {
+            name: "db.up".into(),
+            status: CheckStatus::Critical,
+            message: "no reply".into(),
+        },
+    };
+    FlushSnapshot { messages: [event, check].into(), ..snapshot_at(TIMESTAMP) }
+}
+
+/// Returns the snapshot with a counter and a gauge that were sent with a timestamp, an hour and a
+/// minute before the flush.
+pub(crate) fn snapshot_with_timed() -> FlushSnapshot {
+    let timed = |kind, name: &str, sent: &str, age, value| TimedMetric {
+        kind,
+        name: MetricName::new(name),
+        sent: MetricName::new(sent),
+        time: TIMESTAMP - age,
+        value,
+    };
+    FlushSnapshot {
+        timed: vec![
+            timed(TimedType::Counter, "jobs;q=a-b", "jobs;q=a/b", 3600, 20.0),
+            timed(TimedType::Counter, "jobs;q=a-b", "jobs;q=a:b", 3600, 5.0),
+            timed(TimedType::Gauge, "load", "load", 60, 1.5),
+        ],
+        ..snapshot_at(TIMESTAMP)
     }
 }
 

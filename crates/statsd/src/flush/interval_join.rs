@@ -8,8 +8,8 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use super::{
-    Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric, TimerMetric,
-    TimerSamples, statistics::PrefixSums,
+    Calculation, CounterMetric, FlushSnapshot, GaugeMetric, JoinLosses, MetricVariants, SetMetric,
+    TimerMetric, TimerSamples, messages, statistics::PrefixSums, timed,
 };
 use crate::{
     MetricName, aggregate::Sketched, hyperloglog::HyperLogLog, settings::SetOverflow,
@@ -34,6 +34,10 @@ impl FlushSnapshot {
         let (gauges, variant_gauges) =
             joiner.lists((&self.gauges, &old.gauges), (&later.gauges, &new.gauges));
         let (sets, variant_sets) = joiner.lists((&self.sets, &old.sets), (&later.sets, &new.sets));
+        let (timed, values) = timed::join(&self.timed, &later.timed, later.calculation.timed);
+        let bytes_max = later.calculation.message_bytes;
+        let (messages, lost) = messages::join(&self.messages, &later.messages, bytes_max);
+        let before = [self.dropped_by_joins, later.dropped_by_joins];
         Self {
             timestamp: later.timestamp,
             time: later.time,
@@ -47,6 +51,12 @@ impl FlushSnapshot {
                 timers: variant_timers,
                 gauges: variant_gauges,
                 sets: variant_sets,
+            },
+            timed,
+            messages,
+            dropped_by_joins: JoinLosses {
+                values: values + before.iter().map(|losses| losses.values).sum::<u64>(),
+                messages: lost + before.iter().map(|losses| losses.messages).sum::<u64>(),
             },
             self_metrics: later.self_metrics.clone(),
             percentiles: Arc::clone(&later.percentiles),

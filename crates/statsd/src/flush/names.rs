@@ -4,53 +4,172 @@
 
 use std::borrow::Cow;
 
-use crate::{MetricName, name::push_tag, settings::StatsdDialect};
+use crate::{
+    MetricName,
+    aggregate::CONTAINER_SEPARATOR,
+    backends::SnapshotRequirements,
+    name::push_tag,
+    settings::{StatsdDialect, StatsdSettings, TagStyles},
+};
 
-/// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
+/// The rules by which raw names and tags are converted.
 ///
-/// Tags are appended in Graphite's format and in the order sent: `;name=value`. InfluxDB tags in
-/// the name (`name,tag=value:1|c`) are also parsed as tags, except in the Perl dialect. With
-/// `sanitise`, characters invalid in Graphite are replaced or removed, also in tags, by the rules
-/// of the dialect.
-pub(super) fn canonical(
-    name: &[u8],
-    tags: &[u8],
+/// A shard identifies keys by their raw bytes, so they apply once to each new key and never to a
+/// known one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyConversion {
     dialect: StatsdDialect,
+    tags: TagStyles,
     sanitise: bool,
-) -> MetricName {
-    let mut key = influx(String::from_utf8_lossy(name), dialect);
-    if !tags.is_empty() {
-        for tag in String::from_utf8_lossy(tags).split(',') {
+    /// Whether a backend uses keys as sent.
+    has_sent_keys: bool,
+}
+
+impl KeyConversion {
+    pub(super) fn new(settings: &StatsdSettings, needs: SnapshotRequirements) -> Self {
+        let mut tags = settings.tags;
+        tags.influx &= settings.dialect != StatsdDialect::Perl;
+        let sanitise = settings.aggregation.sanitise;
+        Self { dialect: settings.dialect, tags, sanitise, has_sent_keys: needs.names_as_sent }
+    }
+
+    /// Converts a raw name and raw tags to the metric's key, sanitised if the settings say so, and
+    /// to its key as sent. Without a backend that uses the latter, both are the same, so that all
+    /// spellings share one entry.
+    pub(super) fn keys(self, name: &[u8], tags: &[u8]) -> (MetricName, MetricName) {
+        let key = self.canonical(name, tags, self.sanitise);
+        let sent = if self.has_sent_keys { self.as_sent(name, tags) } else { key.clone() };
+        (key, sent)
+    }
+
+    /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
+    ///
+    /// Tags are appended in Graphite's format and in the order sent: `;name=value`. `tags` may end
+    /// in `|` and a container, which becomes the tag [`CONTAINER_TAG`]. With `sanitise`, characters
+    /// invalid in Graphite are replaced or removed, also in tags, by the rules of the dialect.
+    pub(super) fn canonical(self, name: &[u8], tags: &[u8], sanitise: bool) -> MetricName {
+        let mut key = self.tags_in_name(String::from_utf8_lossy(name));
+        let tags = String::from_utf8_lossy(tags);
+        let (tags, container) = split_container(&tags);
+        for tag in self.tag_list(tags) {
             key.to_mut().push(';');
             key.to_mut().push_str(&tag.replacen(';', "_", 1).replacen(':', "=", 1));
         }
-    }
-    if sanitise { MetricName::new(&sanitised(&key, dialect)) } else { MetricName::new(&key) }
-}
-
-/// Converts a raw name and raw tags to a key with all characters as sent; invalid UTF-8 is
-/// replaced.
-///
-/// Accepts the same tag formats as [`canonical`]. A tag without a key is omitted.
-pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: StatsdDialect) -> MetricName {
-    let name = influx(String::from_utf8_lossy(name), dialect);
-    let mut in_name = name.split(';');
-    let mut key = in_name.next().unwrap_or_default().to_owned();
-    for tag in in_name {
-        match tag.split_once('=') {
-            Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
-            None => push_tag(&mut key, tag, None),
+        if let Some(container) = container {
+            let container = container.replace(';', "_");
+            key.to_mut().push_str(&format!(";{CONTAINER_TAG}={container}"));
+        }
+        if sanitise {
+            MetricName::new(&sanitised(&key, self.dialect))
+        } else {
+            MetricName::new(&key)
         }
     }
-    if !tags.is_empty() {
-        for tag in String::from_utf8_lossy(tags).split(',') {
+
+    /// Converts a raw name and raw tags to a key with all characters as sent; invalid UTF-8 is
+    /// replaced.
+    ///
+    /// Accepts the same tag formats as [`canonical`](Self::canonical). A tag without a key is
+    /// omitted.
+    pub(super) fn as_sent(self, name: &[u8], tags: &[u8]) -> MetricName {
+        let name = self.tags_in_name(String::from_utf8_lossy(name));
+        let mut in_name = name.split(';');
+        let mut key = in_name.next().unwrap_or_default().to_owned();
+        for tag in in_name {
+            match tag.split_once('=') {
+                Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
+                None => push_tag(&mut key, tag, None),
+            }
+        }
+        let tags = String::from_utf8_lossy(tags);
+        let (tags, container) = split_container(&tags);
+        for tag in self.tag_list(tags) {
             match tag.split_once(':').or_else(|| tag.split_once('=')) {
                 Some((tag, value)) => push_tag(&mut key, tag, Some(value)),
                 None => push_tag(&mut key, tag, None),
             }
         }
+        if let Some(container) = container {
+            push_tag(&mut key, CONTAINER_TAG, Some(container));
+        }
+        MetricName::new(&key)
     }
-    MetricName::new(&key)
+
+    /// Returns the tags after `|#`.
+    fn tag_list(self, tags: &str) -> impl Iterator<Item = &str> {
+        let tags = if self.tags.dogstatsd { tags } else { "" };
+        // Splitting an empty text would yield one empty tag.
+        tags.split(',').filter(move |_| !tags.is_empty())
+    }
+
+    /// Converts tags in a name to Graphite's format, `name;tag=value`.
+    fn tags_in_name(self, name: Cow<'_, str>) -> Cow<'_, str> {
+        let styles = self.tags;
+        let name = if !styles.graphite && name.contains(';') {
+            name.replace(';', "_").into()
+        } else {
+            name
+        };
+        if !name.contains(['[', '#', ',']) {
+            return name;
+        }
+        let converted = (styles.signalfx.then(|| signalfx(&name)).flatten())
+            .or_else(|| styles.librato.then(|| librato(&name)).flatten())
+            .or_else(|| styles.influx.then(|| influx(&name)).flatten());
+        converted.map_or(name, Cow::Owned)
+    }
+}
+
+/// The tag that a container becomes.
+pub(super) const CONTAINER_TAG: &str = "container_id";
+
+/// Returns the value of [`CONTAINER_TAG`]. Newer clients send `ci-` and the id, or `in-` and the
+/// number of an inode; older ones only the id.
+pub(super) fn container_id(container: &str) -> &str {
+    container.strip_prefix("ci-").unwrap_or(container)
+}
+
+/// Splits raw tags from the container.
+fn split_container(tags: &str) -> (&str, Option<&str>) {
+    match tags.split_once(char::from(CONTAINER_SEPARATOR)) {
+        Some((tags, container)) => (tags, Some(container_id(container))),
+        None => (tags, None),
+    }
+}
+
+/// Converts `name[tag=value,tag2]` to `name;tag=value;tag2`. Text after the brackets belongs to the
+/// name.
+fn signalfx(name: &str) -> Option<String> {
+    let (front, rest) = name.split_once('[')?;
+    let (tags, back) = rest.split_once(']')?;
+    with_tags(&[front, back].concat(), tags)
+}
+
+/// Converts `name#tag=value,tag2` to `name;tag=value;tag2`.
+fn librato(name: &str) -> Option<String> {
+    let (name, tags) = name.split_once('#')?;
+    with_tags(name, tags)
+}
+
+fn with_tags(name: &str, tags: &str) -> Option<String> {
+    if name.is_empty() || name.starts_with(';') {
+        return None;
+    }
+    let mut key = name.to_owned();
+    for tag in tags.split(',').filter(|tag| !tag.is_empty()) {
+        key.push(';');
+        key.push_str(&tag.replace(';', "_"));
+    }
+    Some(key)
+}
+
+/// Converts `name,tag=value,tag=value` to `name;tag=value;tag=value`. A name with a part that is
+/// not a tag is not converted.
+fn influx(name: &str) -> Option<String> {
+    let mut parts = name.split(',');
+    let is_name = parts.next().is_some_and(|first| !first.is_empty() && !first.contains('='));
+    let is_tags = name.contains(',') && parts.all(|tag| tag.contains('='));
+    (is_name && is_tags).then(|| name.replace(',', ";"))
 }
 
 /// Replaces or removes characters invalid in Graphite, by the rules of the dialect.
@@ -64,19 +183,6 @@ pub(crate) fn sanitised(text: &str, dialect: StatsdDialect) -> Cow<'_, str> {
         _ if text.chars().all(fits) => text.into(),
         StatsdDialect::Etsy | StatsdDialect::Dogstatsd => etsy(text).into(),
         StatsdDialect::Perl => perl(text).into(),
-    }
-}
-
-/// Converts `name,tag=value,tag=value` to `name;tag=value;tag=value`. The Perl server leaves commas
-/// unchanged.
-fn influx(name: Cow<'_, str>, dialect: StatsdDialect) -> Cow<'_, str> {
-    let mut parts = name.split(',');
-    let is_name = parts.next().is_some_and(|first| !first.is_empty() && !first.contains('='));
-    let is_tags = name.contains(',') && parts.all(|tag| tag.contains('='));
-    if is_name && is_tags && dialect != StatsdDialect::Perl {
-        name.replace(',', ";").into()
-    } else {
-        name
     }
 }
 
@@ -127,8 +233,26 @@ fn perl(key: &str) -> String {
 mod tests {
     use super::*;
 
+    fn rules(dialect: StatsdDialect, tags: TagStyles) -> KeyConversion {
+        let settings = StatsdSettings { dialect, tags, ..StatsdSettings::default() };
+        KeyConversion::new(&settings, SnapshotRequirements::default())
+    }
+
+    fn of_dialect(dialect: StatsdDialect) -> KeyConversion {
+        rules(dialect, TagStyles::default())
+    }
+
     fn key(name: &str, tags: &str) -> String {
-        canonical(name.as_bytes(), tags.as_bytes(), StatsdDialect::Etsy, true).key().to_owned()
+        let rules = of_dialect(StatsdDialect::Etsy);
+        rules.canonical(name.as_bytes(), tags.as_bytes(), true).key().to_owned()
+    }
+
+    /// The sanitised key, and the key as sent if it differs.
+    fn both(styles: TagStyles, name: &str, tags: &str) -> String {
+        let rules = rules(StatsdDialect::Etsy, styles);
+        let key = rules.canonical(name.as_bytes(), tags.as_bytes(), true);
+        let sent = rules.as_sent(name.as_bytes(), tags.as_bytes());
+        if key == sent { key.to_string() } else { format!("{key} {sent}") }
     }
 
     #[test]
@@ -152,7 +276,8 @@ mod tests {
     #[test]
     fn keys_as_sent_preserve_characters() {
         let tags = |name: &str, tags: &str| {
-            let name = as_sent(name.as_bytes(), tags.as_bytes(), StatsdDialect::Etsy);
+            let rules = of_dialect(StatsdDialect::Etsy);
+            let name = rules.as_sent(name.as_bytes(), tags.as_bytes());
             let tags = name.tags().map(|(key, value)| format!("{key}={value}"));
             format!("{} {}", name.base(), tags.collect::<Vec<_>>().join(" "))
         };
@@ -160,14 +285,16 @@ mod tests {
         assert_eq!(tags("a", "url:http://x;y?z=1,f,,:v"), "a url=http://x;y?z=1 f=");
         assert_eq!(tags("a;env=p q", "tag1:foo:bar"), "a env=p q tag1=foo:bar");
         assert_eq!(tags("a,t=1", "k=v"), "a t=1 k=v");
-        assert_eq!(as_sent(b"a", b"b:c,d", StatsdDialect::Etsy).key(), key("a", "b:c,d"));
-        assert_eq!(as_sent(b"\xff", b"", StatsdDialect::Perl).key(), "\u{fffd}");
+        let [etsy, perl] = [StatsdDialect::Etsy, StatsdDialect::Perl].map(of_dialect);
+        assert_eq!(etsy.as_sent(b"a", b"b:c,d").key(), key("a", "b:c,d"));
+        assert_eq!(perl.as_sent(b"\xff", b"").key(), "\u{fffd}");
     }
 
     #[test]
     fn perl_dialect_sanitises_keys() {
         let key = |name: &str| {
-            canonical(name.as_bytes(), b"", StatsdDialect::Perl, true).key().to_owned()
+            let rules = of_dialect(StatsdDialect::Perl);
+            rules.canonical(name.as_bytes(), b"", true).key().to_owned()
         };
         assert_eq!(key("a b/c"), "a-b_c");
         assert_eq!(key("a  b//c\td"), "a-b_cd");
@@ -177,8 +304,60 @@ mod tests {
 
     #[test]
     fn without_sanitising_only_invalid_bytes_change() {
-        let name = canonical("a b/ä\u{ff}".as_bytes(), b"", StatsdDialect::Etsy, false);
+        let rules = of_dialect(StatsdDialect::Etsy);
+        let name = rules.canonical("a b/ä\u{ff}".as_bytes(), b"", false);
         assert_eq!(name.key(), "a b/äÿ");
-        assert_eq!(canonical(b"\xff", b"", StatsdDialect::Etsy, false).key(), "\u{fffd}");
+        assert_eq!(rules.canonical(b"\xff", b"", false).key(), "\u{fffd}");
+    }
+
+    #[test]
+    fn librato_and_signalfx_tags_are_read_on_request() {
+        let off = TagStyles::default();
+        assert_eq!(both(off, "a#b=c,d", ""), "ab=cd a#b=c,d");
+        assert_eq!(both(off, "a[b=c,d]", ""), "ab=cd a[b=c,d]");
+        let librato = TagStyles { librato: true, ..off };
+        assert_eq!(both(librato, "a#b=c,d", "e:f"), "a;b=c;d;e=f");
+        assert_eq!(both(librato, "a#b=c;d=e,,f=", ""), "a;b=c_d=e;f=");
+        assert_eq!(both(librato, "#b=c", ""), "b=c #b=c", "a metric needs a name");
+        assert_eq!(both(librato, "a,b=c", ""), "a;b=c");
+        let signalfx = TagStyles { signalfx: true, ..off };
+        for name in ["a.x[b=c,d]", "[b=c,d]a.x", "a[b=c,d].x"] {
+            assert_eq!(both(signalfx, name, ""), "a.x;b=c;d", "{name}");
+        }
+        assert_eq!(both(signalfx, "[b=c]", ""), "b=c [b=c]");
+        assert_eq!(both(signalfx, "a[b=c", ""), "ab=c a[b=c");
+    }
+
+    #[test]
+    fn container_becomes_last_tag() {
+        let all = TagStyles::default();
+        assert_eq!(both(all, "a", "b:c|ci-83c"), "a;b=c;container_id=83c");
+        assert_eq!(both(all, "a", "|in-7"), "a;container_id=in-7");
+        assert_eq!(both(all, "a", "|x;y"), "a;container_id=x_y a;container_id=x\u{1f}y");
+    }
+
+    #[test]
+    fn each_tag_style_can_be_turned_off() {
+        let all = TagStyles::default();
+        assert_eq!(both(TagStyles { dogstatsd: false, ..all }, "a;b=c", "d:e"), "a;b=c");
+        assert_eq!(both(TagStyles { influx: false, ..all }, "a,b=c", "d:e"), "ab=c;d=e a,b=c;d=e");
+        assert_eq!(both(TagStyles { graphite: false, ..all }, "a;b=c", "d:e"), "a_b=c;d=e");
+    }
+
+    proptest::proptest! {
+        /// Whatever styles are read, a name without their separators is unchanged, and the tags
+        /// of a DogStatsD line come last.
+        #[test]
+        fn names_without_separators_are_unchanged(
+            name in "[a-z.=:@ é]{1,12}", tag in "[a-z]{1,4}", bits in 0_u8..16
+        ) {
+            let bit = |bit: u8| bits & bit != 0;
+            let styles = TagStyles {
+                dogstatsd: true, graphite: bit(1), influx: bit(2), librato: bit(4), signalfx: bit(8),
+            };
+            let sent = rules(StatsdDialect::Etsy, styles).as_sent(name.as_bytes(), tag.as_bytes());
+            proptest::prop_assert_eq!(sent.base(), name.as_str());
+            proptest::prop_assert_eq!(sent.tag_text(), format!(";{tag}"));
+        }
     }
 }

@@ -9,22 +9,26 @@ mod deletion;
 mod interval_merge;
 mod ranking;
 mod states;
+mod unaggregated;
 mod variants;
 
 use std::{
     collections::VecDeque,
     mem,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
-use self::variants::{CellTarget, VariantTables};
 pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
+use self::{
+    unaggregated::UnaggregatedInput,
+    variants::{CellTarget, VariantTables},
+};
 use super::{
-    Calculation, FlushSnapshot,
+    Calculation, FlushSnapshot, JoinLosses, rounded_seconds,
     statistics::PrefixSums,
     table::{MetricEntry, MetricTable},
 };
@@ -33,6 +37,7 @@ use crate::{
     aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
     backends::SnapshotRequirements,
     flush,
+    grammar::LineRules,
     ledger::LossAccount,
     self_metrics::{
         self, BAD_LINES_SEEN, ExtraMetrics, METRICS_RECEIVED, PACKETS_RECEIVED, SelfMetrics,
@@ -57,6 +62,7 @@ pub struct KeyRegistry {
     pub(crate) gauges: MetricTable<GaugeState>,
     pub(crate) sets: MetricTable<SetState>,
     variants: VariantTables,
+    unaggregated: UnaggregatedInput,
     self_names: SelfMetricNames,
     totals: ReceiveTotals,
     recent: VecDeque<(SystemTime, RejectedLine)>,
@@ -101,7 +107,9 @@ pub struct ReceiveTotals {
     pub events: u64,
     /// DogStatsD service checks.
     pub checks: u64,
-    /// DogStatsD timestamps, which are ignored.
+    /// Events and service checks dropped because of the limit.
+    pub messages_dropped: u64,
+    /// DogStatsD timestamps that were ignored.
     pub timestamps: u64,
     /// Samples counted under overflow keys.
     pub overflow_samples: u64,
@@ -133,6 +141,9 @@ pub(crate) fn add_requirements(
         registry.reset_shards = true;
         registry.collect(now);
         registry.needs = needs;
+        if needs.messages {
+            registry.shards.iter().for_each(|source| source.shard.store_messages());
+        }
         registry.calculation = Calculation::new(&registry.settings, needs.timer_fields);
     }
 }
@@ -152,6 +163,7 @@ impl KeyRegistry {
             gauges: MetricTable::default(),
             sets: MetricTable::default(),
             variants: VariantTables::default(),
+            unaggregated: UnaggregatedInput::default(),
             totals: ReceiveTotals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -166,7 +178,7 @@ impl KeyRegistry {
 
     /// Adds a shard for a reader.
     pub fn shard(&mut self) -> SharedShard {
-        let shard = SharedShard::new(&self.settings, &self.stamps);
+        let shard = SharedShard::new(&self.settings, &self.stamps, self.needs.messages);
         self.shards.push(ShardSource {
             shard: shard.clone(),
             spare: ShardInterval::default(),
@@ -218,6 +230,9 @@ impl KeyRegistry {
         let (timers, variant_timers) = self.timers();
         let (gauges, variant_gauges) = self.gauges();
         let (sets, variant_sets) = self.sets();
+        let rules = LineRules::new(&self.settings);
+        let (messages, dropped) = self.unaggregated.take_messages(rules);
+        self.totals.messages_dropped += dropped;
         let mut snapshot = FlushSnapshot {
             timestamp,
             time: time.now,
@@ -232,6 +247,9 @@ impl KeyRegistry {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
+            timed: self.unaggregated.take_timed(timestamp),
+            messages,
+            dropped_by_joins: JoinLosses::default(),
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
             calculation: Arc::clone(&self.calculation),
@@ -243,6 +261,7 @@ impl KeyRegistry {
             extra: self.settings.aggregation.extra_metrics.then(|| self.extra(time.lag)),
             events_total: self.totals.events,
             checks_total: self.totals.checks,
+            messages_dropped_total: self.totals.messages_dropped,
             timestamps_total: self.totals.timestamps,
             capped_set: self.capped_sets().next().cloned(),
             account,
@@ -388,10 +407,4 @@ impl SelfMetricNames {
 /// that server's own counters, regardless of its sender.
 fn is_self_metric(key: &str) -> bool {
     ["packets_received", "metrics_received", "bad_lines_seen"].iter().any(|part| key.contains(part))
-}
-
-/// Returns the seconds since 1970, with halves rounded up as in JavaScript.
-fn rounded_seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)
 }

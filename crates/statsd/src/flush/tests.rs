@@ -4,9 +4,10 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
+    grammar::{AlertType, CheckStatus, EventPriority, RejectReason},
     hyperloglog::HyperLogLog,
     ledger::LossAccount,
-    settings::{Aggregation, SetOverflow, StatsdDialect, StatsdLimits, StatsdSettings},
+    settings::{Aggregation, ExtraTypes, SetOverflow, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
 const START: SystemTime = SystemTime::UNIX_EPOCH;
@@ -22,6 +23,7 @@ impl TestRegistry {
         let needs = SnapshotRequirements {
             distributions: true,
             names_as_sent: true,
+            messages: true,
             ..SnapshotRequirements::default()
         };
         let mut registry = KeyRegistry::new(settings, needs, START);
@@ -322,7 +324,7 @@ fn capped_sets_are_counted_and_named() {
     assert_extra(&snapshot.self_metrics, "capped_sets", 1.0);
     assert_eq!(snapshot.self_metrics.capped_set, Some(MetricName::new("s")));
     let rejects = &server.registry.totals().rejects;
-    assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
+    assert_eq!(rejects.count(RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
     assert_extra(&server.flush().self_metrics, "capped_sets", 0.0);
 }
@@ -370,6 +372,144 @@ fn self_metrics_count_events_checks_and_timestamps() {
     assert_eq!((own.events_total, own.checks_total, own.timestamps_total), (1, 2, 2));
     assert_extra(&own, "events", 1.0);
     assert_extra(&own, "service_checks", 2.0);
+}
+
+fn timed_server(limits: StatsdLimits) -> TestRegistry {
+    let dialect = StatsdDialect::Dogstatsd;
+    TestRegistry::new(&StatsdSettings { dialect, limits, ..StatsdSettings::default() })
+}
+
+fn timed(metrics: impl Iterator<Item = TimedMetric>) -> Vec<(String, i64, f64)> {
+    metrics.map(|metric| (metric.sent.key().to_owned(), metric.time, metric.value)).collect()
+}
+
+#[test]
+fn values_with_timestamps_are_aggregated_by_timestamp() {
+    let mut server = timed_server(StatsdLimits::default());
+    let now = i64::try_from(server.seconds).unwrap();
+    server.send(&format!("c:1|c|@0.5|T{now}\nc:4|c|T{now}\nc:8|c|T{}\nc:16|c", now - 60));
+    server.send(&format!("g:1|g|T{now}\ng:2|g|T{now}\nc:1|ms|T{now}"));
+    server.shards[1].lock().apply_packet(format!("c:32|c|T{now}\ng:3|g|T{now}").as_bytes());
+    server.send(&format!("a/b:1|c|T{now}\na-b:2|c|T{now}"));
+    let snapshot = server.flush();
+    assert_eq!(
+        timed(snapshot.timed.iter().cloned()),
+        [
+            ("a-b".to_owned(), now, 2.0),
+            ("a/b".to_owned(), now, 1.0),
+            ("c".to_owned(), now - 60, 8.0),
+            ("c".to_owned(), now, 38.0),
+            ("g".to_owned(), now, 3.0),
+        ]
+    );
+    assert_eq!(timed(snapshot.timed_by_key())[0], ("a-b".to_owned(), now, 3.0));
+    assert_eq!(counter(&snapshot, "c").unwrap().value, 16.0);
+    assert_eq!(gauges(&snapshot), []);
+    assert_eq!(snapshot.self_metrics.timestamps_total, 1, "that of the timer");
+    server.send(&format!("c:1|c|T{now}\ng:7|g|T{now}"));
+    let next = server.flush();
+    let joined = snapshot.joined(&next);
+    assert_eq!(next.timed.len(), 2);
+    assert_eq!(
+        timed(joined.timed.iter().cloned())[3..],
+        [("c".to_owned(), now, 39.0), ("g".to_owned(), now, 7.0)]
+    );
+}
+
+#[test]
+fn values_with_unusable_timestamps_are_bad_lines() {
+    let mut server = timed_server(StatsdLimits { keys: 3, ..StatsdLimits::default() });
+    let now = i64::try_from(server.seconds).unwrap() + 10;
+    let (old, ahead) = (now - 86_401, now + 601);
+    server.send(&format!("a:1|c|T{old}\na:1|c|T{old}\na:1|c|T{ahead}\na:1|g|T{}", now - 86_400));
+    for time in 1..=3 {
+        let packet = format!("b:1|c|T{}", now - time);
+        server.shards[1].lock().apply_packet(packet.as_bytes());
+    }
+    server.send(&format!("a:1|c|T{now}"));
+    server.send(":1|c|T5");
+    let snapshot = server.flush();
+    assert_eq!(snapshot.timed.len(), 3);
+    let rejects = &server.registry.totals().rejects;
+    let count = |reason| rejects.count(reason);
+    assert_eq!(count(RejectReason::BadTimestamp), 3);
+    assert_eq!(count(RejectReason::TooManyTimestamps), 2, "in a shard and in the registry");
+    assert_eq!(count(RejectReason::NoName), 1);
+    let losses = snapshot.joined(&snapshot).dropped_by_joins;
+    assert_eq!(losses, JoinLosses::default(), "they are the same keys");
+}
+
+#[test]
+fn key_values_are_sent_once_with_time_of_flush() {
+    let types = ExtraTypes { kv: true, ..ExtraTypes::default() };
+    let mut server = TestRegistry::new(&StatsdSettings { types, ..StatsdSettings::default() });
+    server.send("k:1|kv");
+    server.registry.collect(START);
+    server.send("k:2|kv\nl:3|kv");
+    let snapshot = server.flush();
+    let time = snapshot.timestamp;
+    assert_eq!(
+        timed(snapshot.timed.iter().cloned()),
+        [("k".to_owned(), time, 2.0), ("l".to_owned(), time, 3.0)]
+    );
+    assert_eq!(server.flush().timed, []);
+}
+
+#[test]
+fn messages_are_stored_once_backend_requires_them() {
+    let settings = StatsdSettings::default();
+    let registry = KeyRegistry::new(&settings, SnapshotRequirements::MINIMAL, START);
+    let mut server = TestRegistry { registry, shards: Vec::new(), seconds: 1_000_000 };
+    server.shards.push(server.registry.shard());
+    server.send("_sc|db|0");
+    let needs = SnapshotRequirements { messages: true, ..SnapshotRequirements::MINIMAL };
+    add_requirements(&mut server.registry, needs, START);
+    server.send("_sc|db|2");
+    let snapshot = server.flush();
+    assert_eq!((snapshot.messages.len(), snapshot.self_metrics.checks_total), (1, 2));
+}
+
+#[test]
+fn messages_are_parsed_and_bounded() {
+    let limits = StatsdLimits { message_bytes: 300, ..StatsdLimits::default() };
+    let mut server = timed_server(limits);
+    server.send("_e{2,4}:hi|a\\nb|t:error|#env:prod,x|c:ci-7\n_sc|db|1|d:5|h:web|m:a m\\: b");
+    server.shards[1].lock().apply_packet(b"_sc|third|0");
+    server.send(&format!("_sc|{}|0", "x".repeat(200)));
+    let snapshot = server.flush();
+    let [event, check, third] = &snapshot.messages[..] else { panic!("{:?}", snapshot.messages) };
+    assert_eq!(event.time, event.received_seconds().round() as i64);
+    let tag = |key: &str, value: &str| (key.into(), value.into());
+    assert_eq!(*event.tags, [tag("env", "prod"), tag("x", ""), tag("container_id", "7")]);
+    assert_eq!(
+        event.content,
+        MessageContent::Event {
+            title: "hi".into(),
+            text: "a\nb".into(),
+            aggregation_key: "".into(),
+            priority: EventPriority::Normal,
+            source_type: "".into(),
+            alert_type: AlertType::Error,
+        }
+    );
+    assert_eq!((check.time, &*check.host), (5, "web"));
+    let content = |name: &str, status, message: &str| MessageContent::Check {
+        name: name.into(),
+        status,
+        message: message.into(),
+    };
+    assert_eq!(check.content, content("db", CheckStatus::Warning, "a m: b"));
+    assert_eq!(third.content, content("third", CheckStatus::Ok, ""));
+    let own = &snapshot.self_metrics;
+    assert_eq!((own.events_total, own.checks_total, own.messages_dropped_total), (1, 3, 1));
+    // A joined interval is limited, too: the earliest messages are dropped.
+    server.send("_sc|late|0");
+    let later = server.flush();
+    let joined = snapshot.joined(&later);
+    assert_eq!(joined.messages.last(), later.messages.last());
+    assert_eq!(joined.messages.len() as u64 + joined.dropped_by_joins.messages, 4);
+    assert!(joined.dropped_by_joins.messages > 0);
+    assert_eq!(server.flush().messages.len(), 0);
 }
 
 #[test]

@@ -34,35 +34,58 @@ pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// Parses a decimal of at most 15 digits with optional sign and point, such as `7`, `-1.5`, `.5` or
-/// `1.`; `None` for any other text. Both the digits and the power of ten are exact in a double, so
-/// one division gives the correctly rounded result.
+/// Parses a decimal as [`LeadingDecimal`] does; `None` for any other text.
 fn short_decimal(text: &[u8]) -> Option<f64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
-    if digits.is_empty() || digits.len() > 16 {
-        return None;
-    }
-    let mut mantissa = 0_u64;
-    let mut point = None;
-    for (at, byte) in digits.iter().enumerate() {
-        match byte {
-            b'0'..=b'9' => mantissa = mantissa * 10 + u64::from(byte - b'0'),
-            b'.' if point.is_none() => point = Some(at),
-            _ => return None,
+    let decimal = LeadingDecimal::parse(text)?;
+    (decimal.length == text.len()).then_some(decimal.number)
+}
+
+/// A decimal at the start of a text, with at most 15 digits and optional sign and point, such as
+/// `7`, `-1.5`, `.5` or `1.`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct LeadingDecimal {
+    pub(super) number: f64,
+    /// Whether there is a `+` or a `-`.
+    pub(super) is_signed: bool,
+    /// The number of bytes.
+    pub(super) length: usize,
+}
+
+impl LeadingDecimal {
+    /// Parses as many bytes as belong to the decimal; `None` if there is none or it has more
+    /// digits. Both the digits and the power of ten are exact in a double, so one division gives
+    /// the correctly rounded result.
+    #[inline]
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let is_signed = matches!(text, [b'+' | b'-', ..]);
+        let start = usize::from(is_signed);
+        let (mut mantissa, mut at) = (0_u64, start);
+        let mut digits = |at: &mut usize| {
+            while let Some(byte @ b'0'..=b'9') = text.get(*at) {
+                // An overflow implies too many digits.
+                mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+                *at += 1;
+            }
+        };
+        digits(&mut at);
+        let mut decimals = 0;
+        let mut count = at - start;
+        if text.get(at) == Some(&b'.') {
+            at += 1;
+            let point = at;
+            digits(&mut at);
+            decimals = at - point;
+            count += decimals;
         }
+        if count == 0 || count > 15 {
+            return None;
+        }
+        let number = mantissa as f64;
+        // Most values have no decimals, and a division takes longer than all the rest.
+        let number = if decimals == 0 { number } else { number / POWERS[decimals] };
+        let number = if text[0] == b'-' { -number } else { number };
+        Some(Self { number, is_signed, length: at })
     }
-    let decimals = match point {
-        None if digits.len() > 15 => return None,
-        None => 0,
-        Some(_) if digits.len() == 1 => return None,
-        Some(at) => digits.len() - at - 1,
-    };
-    let number = mantissa as f64 / POWERS[decimals];
-    Some(if negative { -number } else { number })
 }
 
 const POWERS: [f64; 16] =

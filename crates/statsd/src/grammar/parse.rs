@@ -1,90 +1,127 @@
 //! Splits packets into lines and lines into values.
 
-use memchr::{memchr, memchr2, memmem, memrchr};
+use memchr::{memchr, memchr2, memchr3, memmem, memrchr};
 
 use super::{
-    ADDEND_MAX, BadLine, RejectReason, SampleSink, SampleValue, StatsdSample, TimingUnit,
-    WEIGHT_MAX,
-    number::{addend, number},
+    ADDEND_MAX, BadLine, LineRules, RejectReason, SampleSink, SampleValue, StatsdSample, TIME_MAX,
+    TimingUnit, WEIGHT_MAX, message,
+    number::{LeadingDecimal, addend, number},
 };
-use crate::settings::StatsdDialect;
+use crate::settings::ExtraTypes;
 
 /// Parses a packet, or any sequence of complete lines, and passes its content to `sink`.
 #[inline]
-pub fn packet(bytes: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
+pub fn packet(bytes: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     let mut rest = bytes;
-    while let Some(end) = memchr(b'\n', rest) {
-        line(&rest[..end], dialect, sink);
-        rest = &rest[end + 1..];
-    }
-    line(rest, dialect, sink);
-}
-
-/// Parses one line; ignores an empty one.
-#[inline]
-fn line(line: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
-    if line.is_empty() {
-        return;
-    }
-    sink.line();
-    match simple_line(line) {
-        Some((name, value, kind)) => {
-            LineContext { line, name, tags: b"", rate: None, dialect }
-                .value(value, kind, 1.0, sink);
+    while !rest.is_empty() {
+        if let Some((sample, line_bytes)) = simple_line(rest, rules) {
+            sink.line();
+            sink.sample(&sample);
+            rest = &rest[line_bytes..];
+            continue;
         }
-        None => general_line(line, dialect, sink),
+        let end = memchr(b'\n', rest).unwrap_or(rest.len());
+        if end > 0 {
+            sink.line();
+            general_line(&rest[..end], rules, sink);
+        }
+        rest = rest.get(end + 1..).unwrap_or_default();
     }
 }
 
-/// Parses the most common form of a line, `name:value|type`; `None` for any other form.
+/// Parses the most common forms of a line, `name:value|type` with or without a rate and tags after
+/// it, at the start of `bytes`; also returns the line's length with its line break. `None` for any
+/// other form.
+///
+/// It passes over each part of the line once, and yields what [`general_line`] would.
 #[inline]
-fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
-    let colon = memchr2(b':', b'|', line)?;
-    let rest = &line[colon + 1..];
-    let (value, kind) = match rest {
-        [value @ .., b'|', b'c'] => (value, ValueType::Count),
-        [value @ .., b'|', b'g'] => (value, ValueType::Gauge),
-        [value @ .., b'|', b'm', b's'] => (value, ValueType::Timer(TimingUnit::Milliseconds)),
+fn simple_line(bytes: &[u8], rules: LineRules) -> Option<(StatsdSample<'_>, usize)> {
+    let colon = memchr3(b':', b'|', b'\n', bytes)?;
+    // A line that starts with `_` may be an event.
+    if bytes[colon] != b':' || bytes[0] == b'_' {
+        return None;
+    }
+    let text = &bytes[colon + 1..];
+    let LeadingDecimal { number, is_signed, length } = LeadingDecimal::parse(text)?;
+    let (value, rest) = match &text[length..] {
+        [b'|', b'c', rest @ ..] => (SampleValue::Count(number), rest),
+        [b'|', b'g', rest @ ..] if is_signed && rules.signs_change_gauges => {
+            (SampleValue::Change(number), rest)
+        }
+        [b'|', b'g', rest @ ..] => (SampleValue::Set(number), rest),
+        [b'|', b'm', b's', rest @ ..] if number >= 0.0 => {
+            (SampleValue::Timing(number, TimingUnit::Milliseconds), rest)
+        }
         _ => return None,
     };
-    let simple = value.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-'));
-    (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
+    let (rate, rest) = match rest {
+        [b'|', b'@', rest @ ..] => simple_rate(rest, number, rules)?,
+        rest => (1.0, rest),
+    };
+    let (tags, rest) = match rest {
+        [b'|', b'#', rest @ ..] => rest.split_at(memchr2(b'|', b'\n', rest).unwrap_or(rest.len())),
+        rest => (&b""[..], rest),
+    };
+    let line_break = match rest {
+        [] => 0,
+        [b'\n', ..] => 1,
+        _ => return None,
+    };
+    let sample = StatsdSample { name: &bytes[..colon], tags, container: b"", value, rate };
+    Some((sample, bytes.len() - rest.len() + line_break))
+}
+
+/// Parses the rate of `value` at the start of `text`, and returns it with the rest; `None` unless
+/// it is a short decimal that is valid for every type.
+#[inline]
+fn simple_rate(text: &[u8], value: f64, rules: LineRules) -> Option<(f64, &[u8])> {
+    let LeadingDecimal { number: rate, length, .. } = LeadingDecimal::parse(text)?;
+    let is_valid = rate > 0.0
+        && 1.0 / rate <= WEIGHT_MAX
+        && value.abs() <= ADDEND_MAX * rate
+        && !rules.rates_for_counters_only;
+    is_valid.then(|| (rate, &text[length..]))
 }
 
 /// The type of a value, as given after `|`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ValueType {
     Count,
     Gauge,
     Timer(TimingUnit),
     Set,
+    /// A gauge that is sent once.
+    KeyValue,
+    /// A counter's sum since the sender's start.
+    Total,
 }
 
 impl ValueType {
-    fn parse(text: &[u8]) -> Self {
+    fn parse(text: &[u8], types: ExtraTypes) -> Self {
         match text.trim_ascii() {
             b"ms" => Self::Timer(TimingUnit::Milliseconds),
             b"h" | b"d" => Self::Timer(TimingUnit::Plain),
             b"g" => Self::Gauge,
             b"s" => Self::Set,
+            b"kv" if types.kv => Self::KeyValue,
+            b"C" if types.absolute_counter => Self::Total,
             _ => Self::Count,
         }
     }
 }
 
-fn general_line(text: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink) {
+/// Parses a line of any form; it is not empty.
+pub(super) fn general_line(text: &[u8], rules: LineRules, sink: &mut impl SampleSink) {
     if text.starts_with(b"_e{") {
-        return if is_event(text) {
-            sink.event();
-        } else {
-            sink.bad(BadLine { line: text, reason: RejectReason::BadEvent });
+        return match message::event(text, rules) {
+            Some(event) => sink.event(&event),
+            None => sink.bad(BadLine { line: text, reason: RejectReason::BadEvent }),
         };
     }
     if text.starts_with(b"_sc|") {
-        return if is_check(text) {
-            sink.check();
-        } else {
-            sink.bad(BadLine { line: text, reason: RejectReason::BadCheck });
+        return match message::check(text, rules) {
+            Some(check) => sink.check(&check),
+            None => sink.bad(BadLine { line: text, reason: RejectReason::BadCheck }),
         };
     }
     let (head, tail) = match memmem::find(text, b"|#") {
@@ -100,18 +137,13 @@ fn general_line(text: &[u8], dialect: StatsdDialect, sink: &mut impl SampleSink)
         line: text,
         name: &head[..colon],
         tags: &tail[..tags_end],
-        rate: None,
-        dialect,
+        fields: LineFields::default(),
+        rules,
     };
     // Unknown fields after the tags are ignored: newer clients may send them.
     for field in fields.split(|byte| *byte == b'|') {
-        match field {
-            [b'@', rate @ ..] => match sample_rate(rate) {
-                Ok(rate) => line.rate = Some(rate),
-                Err(reason) => return sink.bad(BadLine { line: text, reason }),
-            },
-            [b'T', b'0'..=b'9', ..] => sink.timestamped(),
-            _ => {}
+        if let Err(reason) = line.fields.read(field, rules, sink) {
+            return sink.bad(BadLine { line: text, reason });
         }
     }
     line.values(&head[colon + 1..], sink);
@@ -122,9 +154,51 @@ struct LineContext<'p> {
     line: &'p [u8],
     name: &'p [u8],
     tags: &'p [u8],
-    /// The rate after the tags, if any.
+    /// The fields after the tags.
+    fields: LineFields<'p>,
+    rules: LineRules,
+}
+
+/// The fields of a line, or of one of its values.
+#[derive(Clone, Copy, Default)]
+struct LineFields<'p> {
     rate: Option<f64>,
-    dialect: StatsdDialect,
+    /// Empty if there is none, or the rules exclude it.
+    container: &'p [u8],
+    /// Whether the sender asked for no container (`|card:none`).
+    without_container: bool,
+    /// The timestamp, unless the rules exclude it.
+    time: Option<i64>,
+}
+
+impl<'p> LineFields<'p> {
+    /// Reads one field; returns whether it is known.
+    fn read(
+        &mut self,
+        field: &'p [u8],
+        rules: LineRules,
+        sink: &mut impl SampleSink,
+    ) -> Result<bool, RejectReason> {
+        match field {
+            [b'@', text @ ..] => self.rate = Some(sample_rate(text)?),
+            [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
+                if rules.timestamps {
+                    self.time = Some(timestamp(digits)?);
+                } else {
+                    sink.timestamped();
+                }
+            }
+            [b'c', b':', container @ ..] if rules.origin => self.container = container,
+            b"card:none" => self.without_container = true,
+            [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn container(&self) -> &'p [u8] {
+        if self.without_container { b"" } else { self.container }
+    }
 }
 
 impl<'p> LineContext<'p> {
@@ -152,56 +226,65 @@ impl<'p> LineContext<'p> {
     /// Parses packed values with their type and fields.
     fn typed(&self, values: &'p [u8], fields: &'p [u8], sink: &mut impl SampleSink) {
         let mut fields = fields.split(|byte| *byte == b'|');
-        let kind = ValueType::parse(fields.next().unwrap_or_default());
-        let rate = match self.fields(fields, sink) {
-            Ok(rate) => rate,
+        let kind = ValueType::parse(fields.next().unwrap_or_default(), self.rules.types);
+        let fields = match self.fields(fields, sink) {
+            Ok(fields) => fields,
             Err(reason) => {
                 return values.split(|byte| *byte == b':').for_each(|_| self.bad(reason, sink));
             }
         };
         for value in values.split(|byte| *byte == b':') {
-            self.value(value, kind, rate, sink);
+            self.value(value, kind, fields, sink);
         }
     }
 
-    /// Parses the fields after a type and returns the rate. As in etsy's server, an unknown field
-    /// is an error only directly after the type.
+    /// Reads the fields after a type. As in etsy's server, an unknown field is an error only
+    /// directly after the type.
     fn fields(
         &self,
-        fields: impl Iterator<Item = &'p [u8]>,
+        list: impl Iterator<Item = &'p [u8]>,
         sink: &mut impl SampleSink,
-    ) -> Result<f64, RejectReason> {
-        let mut rate = self.rate.unwrap_or(1.0);
-        for (at, field) in fields.enumerate() {
-            match field {
-                [b'@', text @ ..] => rate = sample_rate(text)?,
-                [b'T', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => sink.timestamped(),
-                [b'c' | b'e', b':', ..] | [b'c', b'a', b'r', b'd', b':', ..] => {}
-                _ if at == 0 && field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
-                _ if at == 0 => return Err(RejectReason::UnknownField),
-                _ => {}
+    ) -> Result<LineFields<'p>, RejectReason> {
+        let mut fields = self.fields;
+        for (at, field) in list.enumerate() {
+            match fields.read(field, self.rules, sink)? {
+                false if at > 0 => {}
+                false if field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
+                false => return Err(RejectReason::UnknownField),
+                true => {}
             }
         }
-        Ok(rate)
+        Ok(fields)
     }
 
     #[inline]
-    fn value(&self, text: &'p [u8], kind: ValueType, rate: f64, sink: &mut impl SampleSink) {
-        let signed = matches!(text, [b'+' | b'-', ..]) && self.dialect == StatsdDialect::Etsy;
+    fn value(
+        &self,
+        text: &'p [u8],
+        kind: ValueType,
+        fields: LineFields<'p>,
+        sink: &mut impl SampleSink,
+    ) {
+        let signed = matches!(text, [b'+' | b'-', ..]) && self.rules.signs_change_gauges;
         let value = match kind {
             ValueType::Set => Ok(SampleValue::Member(if text.is_empty() { b"0" } else { text })),
-            ValueType::Count => addend(text).map(SampleValue::Count),
+            ValueType::Count | ValueType::Total => addend(text).map(SampleValue::Count),
             ValueType::Gauge if signed => addend(text).map(SampleValue::Change),
-            ValueType::Gauge => number(text).map(SampleValue::Set),
+            ValueType::Gauge | ValueType::KeyValue => number(text).map(SampleValue::Set),
             ValueType::Timer(unit) => addend(text).and_then(|value| match unit {
                 TimingUnit::Milliseconds if value < 0.0 => Err(RejectReason::NegativeTimer),
                 _ => Ok(SampleValue::Timing(value, unit)),
             }),
         };
-        let rate = match (self.dialect, kind) {
-            // The Perl server applies rates only to counters.
-            (StatsdDialect::Perl, ValueType::Gauge | ValueType::Timer(_) | ValueType::Set) => 1.0,
-            _ => rate,
+        let rate = match kind {
+            ValueType::Gauge | ValueType::Timer(_) | ValueType::Set
+                if self.rules.rates_for_counters_only =>
+            {
+                1.0
+            }
+            // These values are not samples of others.
+            ValueType::KeyValue | ValueType::Total => 1.0,
+            _ => fields.rate.unwrap_or(1.0),
         };
         match value {
             Ok(SampleValue::Count(value) | SampleValue::Timing(value, _))
@@ -210,7 +293,28 @@ impl<'p> LineContext<'p> {
                 self.bad(RejectReason::TooLarge, sink);
             }
             Ok(value) => {
-                sink.sample(&StatsdSample { name: self.name, tags: self.tags, value, rate });
+                let container = fields.container();
+                let (name, tags) = (self.name, self.tags);
+                let sample = StatsdSample { name, tags, container, value, rate };
+                match (fields.time, value) {
+                    (time, _) if kind == ValueType::KeyValue => sink.timed_sample(&sample, time),
+                    (None, _) if kind == ValueType::Total => sink.running_total(&sample),
+                    (None, _) => sink.sample(&sample),
+                    (time, SampleValue::Count(_) | SampleValue::Set(_))
+                        if kind != ValueType::Total =>
+                    {
+                        sink.timed_sample(&sample, time);
+                    }
+                    // Other values cannot be assigned to a single moment.
+                    (Some(_), _) => {
+                        sink.timestamped();
+                        if kind == ValueType::Total {
+                            sink.running_total(&sample);
+                        } else {
+                            sink.sample(&sample);
+                        }
+                    }
+                }
             }
             Err(reason) => self.bad(reason, sink),
         }
@@ -249,29 +353,7 @@ fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// Whether a line is a valid event: `_e{5,4}:title|text|…`, with the lengths in bytes.
-fn is_event(line: &[u8]) -> bool {
-    let lengths = || {
-        let close = memchr(b'}', line)?;
-        let inside = &line[3..close];
-        let comma = memchr(b',', inside)?;
-        Some((close, length(&inside[..comma])?, length(&inside[comma + 1..])?))
-    };
-    let Some((close, title_bytes, text_bytes)) = lengths() else { return false };
-    let Some(rest) = line[close + 1..].strip_prefix(b":") else { return false };
-    let total = title_bytes.saturating_add(text_bytes).saturating_add(1);
-    rest.get(title_bytes) == Some(&b'|')
-        && title_bytes > 0
-        && (rest.len() == total || rest.get(total) == Some(&b'|'))
-}
-
-fn length(digits: &[u8]) -> Option<usize> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-/// Whether a line is a valid service check: `_sc|name|0|…`.
-fn is_check(line: &[u8]) -> bool {
-    let mut fields = line.split(|byte| *byte == b'|').skip(1);
-    fields.next().is_some_and(|name| !name.is_empty())
-        && matches!(fields.next(), Some([b'0'..=b'3']))
+fn timestamp(digits: &[u8]) -> Result<i64, RejectReason> {
+    let time = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    time.filter(|time| (1..=TIME_MAX).contains(time)).ok_or(RejectReason::BadTimestamp)
 }

@@ -16,8 +16,8 @@ use crate::{
     },
     proxy::StatsdProxy,
     self_metrics::{
-        BAD_LINES_SEEN, DENIED, EVENTS, FAILED_HANDSHAKES, SERVICE_CHECKS, TIMESTAMPS_IGNORED,
-        short_name,
+        BAD_LINES_SEEN, DENIED, EVENTS, FAILED_HANDSHAKES, MESSAGES_DROPPED, SERVICE_CHECKS,
+        TIMESTAMPS_IGNORED, short_name,
     },
     server::ServerCore,
     settings::StatsdDialect,
@@ -150,6 +150,7 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     let dropped = [
         (&EVENTS, totals.events),
         (&SERVICE_CHECKS, totals.checks),
+        (&MESSAGES_DROPPED, totals.messages_dropped),
         (&TIMESTAMPS_IGNORED, totals.timestamps),
         (&DENIED, account.denied_total()),
         (&FAILED_HANDSHAKES, account.failed_handshakes_total()),

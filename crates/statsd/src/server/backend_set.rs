@@ -155,6 +155,11 @@ impl BackendSet {
         self.opener.is_some()
     }
 
+    /// Whether a backend accepts events and service checks.
+    pub(super) fn accept_messages(&self) -> bool {
+        self.entries.lock().iter().any(|entry| entry.runner.requirements().messages)
+    }
+
     /// Queues an interval for each backend.
     pub(super) fn flush(&self, snapshot: &Arc<FlushSnapshot>) {
         for BackendEntry { runner, .. } in &*self.entries.lock() {
@@ -168,7 +173,7 @@ impl BackendSet {
                 QueueOutcome::Dropped => tracing::warn!(
                     backend = runner.name(),
                     timestamp = snapshot.timestamp,
-                    metrics = snapshot.self_metrics.num_stats,
+                    metrics = snapshot.metric_count(),
                     "backend busy with earlier intervals: dropped this one"
                 ),
             }

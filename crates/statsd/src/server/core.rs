@@ -165,6 +165,9 @@ impl ServerCore {
         let old = self.settings();
         let restart = [
             ("dialect", old.dialect != new.dialect),
+            ("tags", old.tags != new.tags),
+            ("types", old.types != new.types),
+            ("dogstatsd", old.dogstatsd != new.dogstatsd),
             ("listen", old.listen != new.listen),
             ("management", old.management != new.management),
             ("health", old.health != new.health),

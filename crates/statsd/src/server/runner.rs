@@ -24,9 +24,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::{
     backends::{
         BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
-        SPOOL_BATCHES, StopDeadline, chain,
+        SPOOL_BATCHES, SnapshotRequirements, StopDeadline, chain,
     },
-    flush::FlushSnapshot,
+    flush::{FlushSnapshot, JoinLosses},
 };
 
 /// Maximum number of intervals that a backend has at once: one in progress and two waiting.
@@ -42,6 +42,7 @@ pub(super) struct BackendRunner {
     name: &'static str,
     status: BackendStatus,
     joins: bool,
+    requirements: SnapshotRequirements,
     queue: Arc<SnapshotQueue>,
     /// Ends a long flush when the backend is being stopped.
     stop: Option<StopDeadline>,
@@ -82,8 +83,7 @@ struct SnapshotQueueState {
 
 impl SnapshotQueueState {
     fn has_room(&self, metrics: u64) -> bool {
-        let waiting =
-            self.waiting.iter().map(|snapshot| snapshot.self_metrics.num_stats).sum::<u64>();
+        let waiting = self.waiting.iter().map(|snapshot| snapshot.metric_count()).sum::<u64>();
         let intervals = self.waiting.len() + usize::from(self.in_work.is_some());
         intervals == 0
             || intervals < INTERVALS_MAX
@@ -108,7 +108,7 @@ impl SnapshotQueue {
         if state.closed {
             return QueueOutcome::Dropped;
         }
-        let queued = match (state.has_room(snapshot.self_metrics.num_stats), joins) {
+        let queued = match (state.has_room(snapshot.metric_count()), joins) {
             (true, _) => {
                 state.waiting.push_back(snapshot);
                 QueueOutcome::Queued
@@ -144,7 +144,7 @@ impl SnapshotQueue {
         state.in_work = None;
         loop {
             if let Some(snapshot) = state.waiting.pop_front() {
-                state.in_work = Some(snapshot.self_metrics.num_stats);
+                state.in_work = Some(snapshot.metric_count());
                 return Some(BackendJob::Flush(snapshot));
             }
             if let Some((snapshot, deadline)) = state.finish.take() {
@@ -180,6 +180,7 @@ impl BackendRunner {
                 status.set(first, seconds);
             }
         }
+        let requirements = backend.requirements();
         let stop = backend.stop_deadline();
         let queue = Arc::new(SnapshotQueue::default());
         let (end, ended) = mpsc::channel();
@@ -188,11 +189,15 @@ impl BackendRunner {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, joins, queue, stop, is_finishing: false, ended })
+        Ok(Self { name, status, joins, requirements, queue, stop, is_finishing: false, ended })
     }
 
     pub(super) fn name(&self) -> &'static str {
         self.name
+    }
+
+    pub(super) fn requirements(&self) -> SnapshotRequirements {
+        self.requirements
     }
 
     pub(super) fn status(&self) -> BackendStatus {
@@ -201,7 +206,7 @@ impl BackendRunner {
 
     /// Queues an interval, and counts it in the status if it is joined or dropped.
     pub(super) fn flush(&self, snapshot: Arc<FlushSnapshot>) -> QueueOutcome {
-        let metrics = snapshot.self_metrics.num_stats;
+        let metrics = snapshot.metric_count();
         let queued = self.queue.push(snapshot, self.joins);
         match queued {
             QueueOutcome::Queued => {}
@@ -304,6 +309,11 @@ fn flush(
     status: &BackendStatus,
     snapshot: &Arc<FlushSnapshot>,
 ) -> Result<(), String> {
+    let JoinLosses { values, messages } = snapshot.dropped_by_joins;
+    let messages = if backend.requirements().messages { messages } else { 0 };
+    if values + messages > 0 {
+        status.add(DROPPED_METRICS, (values + messages) as f64);
+    }
     let result = backend.flush(snapshot);
     match &result {
         // Spooled values have not been flushed yet.

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     backends::{BackendError, BackendStatus},
-    flush::FlushSnapshot,
-    settings::{Aggregation, ListenSettings},
+    flush::{FlushSnapshot, MessageContent},
+    settings::{Aggregation, BackendSettings, ListenSettings, RepeaterProtocol, RepeaterSettings},
 };
 
 /// Maximum wait for an expected event.
@@ -24,11 +24,16 @@ struct RecordingBackend {
     snapshots: Arc<Mutex<Vec<Arc<FlushSnapshot>>>>,
     status: BackendStatus,
     fails: bool,
+    messages: bool,
 }
 
 impl MetricBackend for RecordingBackend {
     fn name(&self) -> &'static str {
         "recording"
+    }
+
+    fn requirements(&self) -> SnapshotRequirements {
+        SnapshotRequirements { messages: self.messages, ..SnapshotRequirements::default() }
     }
 
     fn status(&self) -> BackendStatus {
@@ -109,6 +114,34 @@ fn stop_delivers_last_flush_and_balances_ledger() {
     assert_eq!(value("statsd.packets_received"), Some(3.0));
     assert_eq!(value("statsd.metrics_received"), Some(4.0));
     assert_eq!(value("statsd.bad_lines_seen"), Some(1.0));
+}
+
+#[test]
+fn events_and_checks_reach_backend_and_repeater() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let repeater = RepeaterSettings {
+        host: "127.0.0.1".to_owned(),
+        port: receiver.local_addr().unwrap().port(),
+        protocol: RepeaterProtocol::Udp4,
+    };
+    let backends = BackendSettings { repeater: vec![repeater], ..BackendSettings::default() };
+    let backend = RecordingBackend { messages: true, ..RecordingBackend::default() };
+    let server = start(StatsdSettings { backends, ..settings() }, &backend);
+    let packet = b"_e{2,4}:hi|text|#a:b\n_sc|db|2|m:down";
+    send(&server, &[packet]);
+    assert_eq!(server.stop().undelivered, []);
+    let mut buffer = [0; 100];
+    let bytes = receiver.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], packet, "the repeater forwards packets unchanged");
+    let snapshots = backend.snapshots.lock();
+    let contents = snapshots.last().unwrap().messages.iter().map(|message| &message.content);
+    let [MessageContent::Event { title, .. }, MessageContent::Check { message, .. }] =
+        contents.collect::<Vec<_>>()[..]
+    else {
+        panic!("{snapshots:?}")
+    };
+    assert_eq!((&**title, &**message), ("hi", "down"));
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct BackendSettings {
     pub postgres: Vec<PostgresSettings>,
     /// `[[statsd.backends.exec]]`: passes values to a program.
     pub exec: Vec<ExecSettings>,
+    /// `[[statsd.backends.webhook]]`: posts events and service checks over HTTP.
+    pub webhook: Vec<WebhookSettings>,
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
@@ -168,6 +170,8 @@ pub struct PrometheusSettings {
     pub native_buckets_max: usize,
     /// A mapping file in statsd_exporter's format.
     pub mapping: Option<PathBuf>,
+    /// The names of metrics without a matching rule in the mapping file.
+    pub names: PrometheusNames,
     /// Series idle for this long are removed; never if zero.
     #[serde(with = "howdah_settings::milliseconds")]
     pub ttl: Duration,
@@ -186,6 +190,7 @@ impl Default for PrometheusSettings {
             native_bucket_factor: 1.1,
             native_buckets_max: 160,
             mapping: None,
+            names: PrometheusNames::default(),
             ttl: Duration::ZERO,
             series_max: 1_000_000,
         }
@@ -211,6 +216,8 @@ pub struct RemoteWriteSettings {
     pub buckets: Vec<f64>,
     /// A mapping file in statsd_exporter's format.
     pub mapping: Option<PathBuf>,
+    /// See [`PrometheusSettings::names`].
+    pub names: PrometheusNames,
     /// Series idle for this long are removed; never if zero.
     #[serde(with = "howdah_settings::milliseconds")]
     pub ttl: Duration,
@@ -233,6 +240,7 @@ impl RemoteWriteSettings {
             quantile_age: self.quantile_age,
             buckets: self.buckets.clone(),
             mapping: self.mapping.clone(),
+            names: self.names,
             ttl: self.ttl,
             series_max: self.series_max,
             ..PrometheusSettings::default()
@@ -251,6 +259,7 @@ impl Default for RemoteWriteSettings {
             quantile_age: values.quantile_age,
             buckets: values.buckets,
             mapping: values.mapping,
+            names: values.names,
             ttl: values.ttl,
             series_max: values.series_max,
             token_file: None,
@@ -270,6 +279,17 @@ impl fmt::Debug for RemoteWriteSettings {
             .field("token_file", &self.token_file)
             .finish_non_exhaustive()
     }
+}
+
+/// The names of metrics that no mapping rule names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrometheusNames {
+    /// By Prometheus' conventions: counters end in `_total`, timers in `_seconds`.
+    #[default]
+    Conventional,
+    /// As statsd_exporter's: without these suffixes.
+    Exporter,
 }
 
 /// The Prometheus metric type of timers.
@@ -381,6 +401,14 @@ pub struct PostgresSettings {
     /// Format in which rows are copied.
     #[serde(default)]
     pub format: PostgresCopyFormat,
+    /// The table of DogStatsD events; off if empty. Default: `statsd_events` in the schema of
+    /// `table`.
+    #[serde(default)]
+    pub events_table: Option<String>,
+    /// The table of DogStatsD service checks; off if empty. Default: `statsd_service_checks` in the
+    /// schema of `table`.
+    #[serde(default)]
+    pub checks_table: Option<String>,
     /// Maximum bytes spooled while the server is unreachable.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
@@ -395,6 +423,8 @@ impl PostgresSettings {
             partition: Partition::default(),
             retention: Duration::ZERO,
             format: PostgresCopyFormat::default(),
+            events_table: None,
+            checks_table: None,
             spool_bytes: spool(),
         }
     }
@@ -408,6 +438,30 @@ impl fmt::Debug for PostgresSettings {
             .field("partition", &self.partition)
             .field("retention", &self.retention)
             .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of the webhook backend, which posts events and service checks as JSON.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct WebhookSettings {
+    /// The endpoint.
+    pub url: String,
+    /// File that contains a bearer token, if the server requires one.
+    pub token_file: Option<PathBuf>,
+    /// File with root certificates for https. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Maximum bytes spooled while the receiver is unreachable.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// Omits the URL, which is often a secret as a whole.
+impl fmt::Debug for WebhookSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookSettings")
+            .field("token_file", &self.token_file)
             .finish_non_exhaustive()
     }
 }

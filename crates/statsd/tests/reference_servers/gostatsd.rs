@@ -130,9 +130,8 @@ fn own_interval(lines: &[String]) -> BTreeMap<String, f64> {
     let server = StatsdServer::start(parts).unwrap();
     let values = carbon.interval(lines, server.addresses()[0].unwrap());
     // gostatsd sends the members of a set without a suffix.
-    let plain = |name: String| match name.starts_with("stats.sets.") {
-        true => name.replacen(".count", "", 1),
-        false => name,
+    let plain = |name: String| {
+        if name.starts_with("stats.sets.") { name.replacen(".count", "", 1) } else { name }
     };
     values.into_iter().map(|(name, value)| (plain(name), value)).collect()
 }

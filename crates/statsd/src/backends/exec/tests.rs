@@ -8,7 +8,10 @@ use std::{
 use rustix::process::{Pid, test_kill_process};
 
 use super::*;
-use crate::backends::{LOST_VALUES, SPOOL_BATCHES, chain, testing::snapshot};
+use crate::backends::{
+    LOST_VALUES, SPOOL_BATCHES, chain,
+    testing::{snapshot, snapshot_with_timed},
+};
 
 /// Maximum wait for an expected event.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,6 +79,24 @@ fn json_has_names_and_tags_as_sent() {
         ["counter", "counter", "counter", "timer", "timer", "gauge", "set", "own"],
         "{input}"
     );
+}
+
+#[test]
+fn values_with_timestamps_have_their_own_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut exec = shell(folder.path(), r#"cat >> "$0/input""#);
+    exec.flush(&Arc::new(snapshot_with_timed())).unwrap();
+    exec.settings.format = ExecFormat::Json;
+    exec.flush(&Arc::new(snapshot_with_timed())).unwrap();
+    let input = fs::read_to_string(folder.path().join("input")).unwrap();
+    for line in [
+        "counts.jobs;q=a-b|25|1772355600",
+        "gauges.load|1.5|1772359140",
+        r#"{"name":"jobs","type":"counter","tags":{"q":"a/b"},"timestamp":1772355600,"interval":10,"fields":{"count":20,"rate":2}}"#,
+        r#"{"name":"load","type":"gauge","tags":{},"timestamp":1772359140,"interval":10,"fields":{"value":1.5}}"#,
+    ] {
+        assert!(input.lines().any(|found| found == line), "{line} in {input}");
+    }
 }
 
 #[test]

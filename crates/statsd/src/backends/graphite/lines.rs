@@ -12,7 +12,7 @@ use super::pickle::Pickle;
 use crate::{
     MetricName,
     backends::outbox::{BatchSink, ValueBatch},
-    flush::{FlushSnapshot, names::sanitised},
+    flush::{FlushSnapshot, TimedMetric, TimedType, names::sanitised},
     js::JsNumber,
     settings::{self, GraphiteProtocol, StatsdDialect},
 };
@@ -64,6 +64,13 @@ impl Namespaces {
             global,
         }
     }
+}
+
+/// The names of counters, and whether their sums are sent.
+#[derive(Clone, Copy)]
+struct CounterSpace<'n> {
+    spaces: &'n Namespaces,
+    counts: bool,
 }
 
 /// Approximate size of a text batch in bytes.
@@ -118,7 +125,7 @@ impl<'s> GraphiteEncoder<'s> {
         };
         if !bytes.is_empty() {
             let start = Instant::now();
-            (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
             self.send_time += start.elapsed();
         }
     }
@@ -127,21 +134,10 @@ impl<'s> GraphiteEncoder<'s> {
     /// addition to their rates.
     pub(super) fn metrics(&mut self, snapshot: &FlushSnapshot, spaces: &Namespaces, counts: bool) {
         let time = snapshot.timestamp;
+        let space = CounterSpace { spaces, counts };
         for counter in &snapshot.counters {
-            let (name, rate) = (&counter.name, snapshot.rate(counter));
-            if spaces.legacy {
-                self.metric(&spaces.counter, name, "", &spaces.suffix, rate, time);
-                if counts {
-                    let (value, suffix) = (counter.value, &spaces.suffix);
-                    self.metric("stats_counts.", name, "", suffix, value, time);
-                }
-            } else {
-                self.metric(&spaces.counter, name, ".rate", &spaces.suffix, rate, time);
-                if counts {
-                    let (value, suffix) = (counter.value, &spaces.suffix);
-                    self.metric(&spaces.counter, name, ".count", suffix, value, time);
-                }
-            }
+            let values = (snapshot.rate(counter), counter.value);
+            self.counter(space, &counter.name, values, time);
         }
         let mut statistic = String::new();
         for timer in &snapshot.timers {
@@ -159,6 +155,31 @@ impl<'s> GraphiteEncoder<'s> {
         for set in &snapshot.sets {
             let count = set.count as f64;
             self.metric(&spaces.set, &set.name, ".count", &spaces.suffix, count, time);
+        }
+        let seconds = snapshot.interval.as_secs_f64();
+        for TimedMetric { kind, name, time, value, .. } in snapshot.timed_by_key() {
+            match kind {
+                TimedType::Counter => self.counter(space, &name, (value / seconds, value), time),
+                TimedType::Gauge => {
+                    self.metric(&spaces.gauge, &name, "", &spaces.suffix, value, time);
+                }
+            }
+        }
+    }
+
+    /// Adds the rate of a counter and, if counts are sent, its sum.
+    fn counter(
+        &mut self,
+        CounterSpace { spaces, counts }: CounterSpace<'_>,
+        name: &MetricName,
+        (rate, value): (f64, f64),
+        time: i64,
+    ) {
+        let [rate_name, count_name] = if spaces.legacy { ["", ""] } else { [".rate", ".count"] };
+        self.metric(&spaces.counter, name, rate_name, &spaces.suffix, rate, time);
+        if counts {
+            let prefix = if spaces.legacy { "stats_counts." } else { &*spaces.counter };
+            self.metric(prefix, name, count_name, &spaces.suffix, value, time);
         }
     }
 
@@ -275,6 +296,40 @@ mod tests {
         lines.metric("p.", &MetricName::new(key), ".count", ".s", 1.0, 9);
         lines.flush_batch();
         String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn values_with_timestamps_have_their_own_time() {
+        let snapshot = crate::backends::testing::snapshot_with_timed();
+        let written = |settings: &settings::GraphiteSettings| {
+            let mut all = Vec::new();
+            let mut sink = |batch: ValueBatch| all.extend(batch.bytes);
+            let mut lines =
+                GraphiteEncoder::new(GraphiteProtocol::Text, StatsdDialect::Etsy, &mut sink);
+            lines.metrics(&snapshot, &Namespaces::new(settings), settings.flush_counts);
+            lines.flush_batch();
+            let text = String::from_utf8(all).unwrap();
+            let timed = text.lines().skip_while(|line| !line.contains("jobs"));
+            timed.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let legacy = settings::GraphiteSettings::default();
+        assert_eq!(
+            written(&legacy),
+            [
+                "stats.jobs;q=a-b 2.5 1772355600",
+                "stats_counts.jobs;q=a-b 25 1772355600",
+                "stats.gauges.load 1.5 1772359140"
+            ]
+        );
+        let new = settings::GraphiteSettings { legacy_namespace: false, ..legacy };
+        let lines = written(&new);
+        assert_eq!(
+            lines[..2],
+            [
+                "stats.counters.jobs.rate;q=a-b 2.5 1772355600",
+                "stats.counters.jobs.count;q=a-b 25 1772355600"
+            ]
+        );
     }
 
     #[test]

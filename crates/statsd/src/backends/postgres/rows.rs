@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::{
     MetricName,
     backends::outbox::{BatchSink, ValueBatch},
-    flush::FlushSnapshot,
+    flush::{FlushSnapshot, TimedMetric, TimedType},
     js,
     settings::PostgresCopyFormat,
 };
@@ -38,6 +38,22 @@ pub(super) fn encode(snapshot: &FlushSnapshot, format: PostgresCopyFormat, sink:
         rows.metric("set", &set.name);
         rows.add("count", set.count as f64);
     }
+    let seconds = snapshot.interval.as_secs_f64();
+    for TimedMetric { kind, sent, time, value, .. } in &snapshot.timed {
+        rows.set_time(*time);
+        match kind {
+            TimedType::Counter => {
+                rows.metric("counter", sent);
+                rows.add("count", *value);
+                rows.add("rate", value / seconds);
+            }
+            TimedType::Gauge => {
+                rows.metric("gauge", sent);
+                rows.add("value", *value);
+            }
+        }
+    }
+    rows.set_time(snapshot.timestamp);
     let self_metrics = &snapshot.self_metrics;
     rows.metric("own", &MetricName::new(&self_metrics.prefix));
     self_metrics.values().for_each(|(field, value)| rows.add(field, value));
@@ -59,18 +75,26 @@ struct CopyRowEncoder<'s> {
 
 impl<'s> CopyRowEncoder<'s> {
     fn new(timestamp: i64, format: PostgresCopyFormat, sink: BatchSink<'s>) -> Self {
-        let time = jiff::Timestamp::from_second(timestamp).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        Self {
+        let mut rows = Self {
             format,
             sink,
             body: Vec::new(),
             values: 0,
-            time_us: timestamp.saturating_sub(POSTGRES_EPOCH).saturating_mul(1_000_000),
-            time_text: time.to_string(),
+            time_us: 0,
+            time_text: String::new(),
             kind: "",
             name: String::new(),
             tags: String::new(),
-        }
+        };
+        rows.set_time(timestamp);
+        rows
+    }
+
+    /// Sets the time of the following rows, in seconds since 1970.
+    fn set_time(&mut self, timestamp: i64) {
+        let time = jiff::Timestamp::from_second(timestamp).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        self.time_us = timestamp.saturating_sub(POSTGRES_EPOCH).saturating_mul(1_000_000);
+        self.time_text = time.to_string();
     }
 
     fn metric(&mut self, kind: &'static str, name: &MetricName) {
@@ -137,7 +161,7 @@ impl<'s> CopyRowEncoder<'s> {
         if self.format == PostgresCopyFormat::Binary {
             bytes.extend_from_slice(&(-1i16).to_be_bytes());
         }
-        (self.sink)(ValueBatch { bytes, values: std::mem::take(&mut self.values) });
+        (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
     }
 }
 

@@ -13,17 +13,54 @@ use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 use crate::settings::{self, Partition, PostgresCopyFormat};
 
 /// Maximum length of an identifier in PostgreSQL, in bytes (`NAMEDATALEN` − 1).
-const NAME_BYTES_MAX: usize = 63;
+pub(super) const NAME_BYTES_MAX: usize = 63;
 /// Maximum length in bytes of the suffix of a partition's name: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;
+
+/// The name of a table, with its schema if one is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TargetTable {
+    schema: Option<String>,
+    name: String,
+}
+
+impl TargetTable {
+    /// Parses `table` or `schema.table`; `None` if a part is empty or has a dot, or the table's
+    /// name exceeds `bytes_max`.
+    pub(super) fn parse(text: &str, bytes_max: usize) -> Option<Self> {
+        let (schema, name) = match text.split_once('.') {
+            Some((schema, name)) => (Some(schema.to_owned()), name),
+            None => (None, text),
+        };
+        let fits = |name: &str| !name.is_empty() && !name.contains(['.', '\0']);
+        let is_valid = fits(name) && name.len() <= bytes_max && schema.as_deref().is_none_or(fits);
+        is_valid.then(|| Self { schema, name: name.to_owned() })
+    }
+
+    /// Returns the name of another table in the same schema.
+    pub(super) fn sibling(&self, name: &str) -> Self {
+        Self { schema: self.schema.clone(), name: name.to_owned() }
+    }
+
+    pub(super) fn quoted(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("{}.{}", quote(schema), quote(&self.name)),
+            None => quote(&self.name),
+        }
+    }
+
+    /// Returns the quoted name with a suffix and without the schema, for an index of the table.
+    pub(super) fn quoted_suffix(&self, suffix: &str) -> String {
+        quote(&format!("{}{suffix}", self.name))
+    }
+}
 
 /// The configured table: its name, its COPY statement and the settings of its partitions.
 #[derive(Debug)]
 pub(super) struct SampleTable {
     /// The COPY statement.
     pub(super) copy: String,
-    schema: Option<String>,
-    name: String,
+    pub(super) name: TargetTable,
     partition: Partition,
     retention_seconds: f64,
 }
@@ -32,44 +69,37 @@ impl SampleTable {
     /// Derives the names and the COPY statement from the settings; `None` if the table name is
     /// invalid.
     pub(super) fn new(settings: &settings::PostgresSettings) -> Option<Self> {
-        let (schema, name) = match settings.table.split_once('.') {
-            Some((schema, name)) => (Some(schema.to_owned()), name),
-            None => (None, settings.table.as_str()),
-        };
-        let fits = |name: &str| !name.is_empty() && !name.contains(['.', '\0']);
-        if !fits(name)
-            || name.len() > NAME_BYTES_MAX - SUFFIX_BYTES
-            || schema.as_deref().is_some_and(|schema| !fits(schema))
-        {
-            return None;
-        }
-        let mut table = Self {
-            copy: String::new(),
-            schema,
-            name: name.to_owned(),
-            partition: settings.partition,
-            retention_seconds: settings.retention.as_secs_f64(),
-        };
+        let name = TargetTable::parse(&settings.table, NAME_BYTES_MAX - SUFFIX_BYTES)?;
         let format = match settings.format {
             PostgresCopyFormat::Binary => "binary",
             PostgresCopyFormat::Text => "text",
         };
-        table.copy = format!(
+        let copy = format!(
             "copy {} (time, kind, name, tags, field, value) from stdin (format {format})",
-            table.quoted(&table.name)
+            name.quoted()
         );
-        Some(table)
+        Some(Self {
+            copy,
+            name,
+            partition: settings.partition,
+            retention_seconds: settings.retention.as_secs_f64(),
+        })
     }
 
-    /// Creates the table, the partition for `time` and the next one if they are missing, and drops
-    /// expired partitions. Returns the end of the current partition, in seconds since 1970: the
-    /// time to call this again.
-    pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
-        let parent = self.quoted(&self.name);
+    /// Creates the table, the partition for `time` and the next one if they are missing, those that
+    /// start at the times in `others`, and drops expired partitions. Returns the end of the current
+    /// partition, in seconds since 1970: the time to call this again.
+    pub(super) fn prepare(
+        &self,
+        client: &mut Client,
+        time: i64,
+        others: impl Iterator<Item = i64>,
+    ) -> Result<i64, QueryError> {
+        let parent = self.name.quoted();
         // Suppresses the notices "already exists, skipping".
         client.query("set client_min_messages = warning")?;
         client.query("begin")?;
-        let created = self.create(client, &parent, time);
+        let created = self.create(client, &parent, time, others);
         let end = match created {
             Ok(end) => {
                 client.query("commit")?;
@@ -94,12 +124,18 @@ impl SampleTable {
         Ok(end)
     }
 
-    fn create(&self, client: &mut Client, parent: &str, time: i64) -> Result<i64, QueryError> {
+    fn create(
+        &self,
+        client: &mut Client,
+        parent: &str,
+        time: i64,
+        others: impl Iterator<Item = i64>,
+    ) -> Result<i64, QueryError> {
         let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
         client.query_with(lock, &[Some(&format!("howdah statsd {parent}"))])?;
         let existing = client.query_with("select to_regclass($1)", &[Some(parent)])?;
         if existing.rows.first().is_none_or(|row| row.text(0).is_none()) {
-            let index = quote(&format!("{}_name_time_idx", self.name));
+            let index = self.name.quoted_suffix("_name_time_idx");
             client.query(&format!(
                 "create table {parent} (
                    time timestamptz not null, kind text not null, name text not null,
@@ -114,6 +150,10 @@ impl SampleTable {
         for (from, to) in [(&start, &middle), (&middle, &end)] {
             self.create_partition(client, parent, from, to)?;
         }
+        for other in others {
+            let from = self.partition_start(other);
+            self.create_partition(client, parent, &from, &self.next_start(&from))?;
+        }
         Ok(middle.timestamp().as_second())
     }
 
@@ -124,8 +164,8 @@ impl SampleTable {
         from: &Zoned,
         to: &Zoned,
     ) -> Result<(), QueryError> {
-        let partition =
-            self.quoted(&format!("{}_p{}", self.name, from.strftime(self.name_format())));
+        let suffix = format!("_p{}", from.strftime(self.name_format()));
+        let partition = self.name.sibling(&format!("{}{suffix}", self.name.name)).quoted();
         let attached = "select 1 from pg_inherits
                         where inhparent = to_regclass($1) and inhrelid = to_regclass($2)";
         let partitions = client.query_with(attached, &[Some(parent), Some(&partition)])?;
@@ -162,7 +202,7 @@ impl SampleTable {
             Partition::Day => 8,
             Partition::Month => 6,
         };
-        let names = format!("^{}_p[0-9]{{{digits}}}$", escape_regex(&self.name));
+        let names = format!("^{}_p[0-9]{{{digits}}}$", escape_regex(&self.name.name));
         let limit = (time as f64 - self.retention_seconds).to_string();
         let expired = client.query_with(old, &[Some(parent), Some(&names), Some(&limit)])?;
         for row in &expired.rows {
@@ -176,6 +216,11 @@ impl SampleTable {
             tracing::info!(%partition, "dropped an expired partition");
         }
         Ok(())
+    }
+
+    /// Returns the start of the partition that contains `time`, in seconds since 1970.
+    pub(super) fn start_of(&self, time: i64) -> i64 {
+        self.partition_start(time).timestamp().as_second()
     }
 
     /// Returns the start of the partition that contains `time`.
@@ -208,13 +253,6 @@ impl SampleTable {
             Partition::Month => "%Y%m",
         }
     }
-
-    fn quoted(&self, name: &str) -> String {
-        match &self.schema {
-            Some(schema) => format!("{}.{}", quote(schema), quote(name)),
-            None => quote(name),
-        }
-    }
 }
 
 /// Returns a quoted identifier.
@@ -244,6 +282,8 @@ mod tests {
             partition,
             retention: std::time::Duration::ZERO,
             format: PostgresCopyFormat::Text,
+            events_table: None,
+            checks_table: None,
             spool_bytes: 0,
         })
     }

@@ -5,7 +5,9 @@ use howdah_lab::Cluster;
 
 use super::*;
 use crate::{
-    backends::testing::{TIMESTAMP, snapshot, snapshot_at},
+    backends::testing::{
+        TIMESTAMP, snapshot, snapshot_at, snapshot_with_messages, snapshot_with_timed,
+    },
     settings::{Partition, PostgresCopyFormat},
 };
 
@@ -20,6 +22,8 @@ fn settings(cluster: &Cluster) -> settings::PostgresSettings {
         partition: Partition::Day,
         retention: Duration::ZERO,
         format: PostgresCopyFormat::Binary,
+        events_table: None,
+        checks_table: None,
         spool_bytes: 1 << 20,
     }
 }
@@ -73,6 +77,90 @@ fn both_formats_insert_into_daily_partition() {
 }
 
 #[test]
+fn values_with_timestamps_are_inserted_into_earlier_partitions() {
+    let Some(cluster) = cluster("values with timestamps arrive in PostgreSQL") else { return };
+    let mut client = client(&cluster);
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    let mut late = snapshot_with_timed();
+    late.timed[0].time -= 3 * 86_400;
+    postgres.flush(&Arc::new(late.clone())).unwrap();
+    let sql = "select string_agg(concat_ws(' ', time at time zone 'UTC', kind, name, tags, field, value), \
+               E'\\n' order by time, field) from samples where name in ('jobs', 'load')";
+    assert_eq!(
+        value(&mut client, sql),
+        "2026-02-26 09:00:00 counter jobs {\"q\": \"a/b\"} count 20\n\
+         2026-02-26 09:00:00 counter jobs {\"q\": \"a/b\"} rate 2\n\
+         2026-03-01 09:00:00 counter jobs {\"q\": \"a:b\"} count 5\n\
+         2026-03-01 09:00:00 counter jobs {\"q\": \"a:b\"} rate 0.5\n\
+         2026-03-01 09:59:00 gauge load {} value 1.5"
+    );
+    // The partition is created again if it was dropped meanwhile.
+    client.query("drop table samples_p20260226").unwrap();
+    postgres.flush(&Arc::new(late)).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from samples_p20260226"), "2");
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
+fn events_and_service_checks_are_inserted() {
+    let Some(cluster) = cluster("events arrive in PostgreSQL") else { return };
+    let mut client = client(&cluster);
+    client.query("create schema s").unwrap();
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    let mut postgres = backend(settings::PostgresSettings {
+        table: "s.samples".to_owned(),
+        checks_table: Some("my \"checks\"".to_owned()),
+        retention: days(30),
+        ..settings(&cluster)
+    });
+    assert!(postgres.requirements().messages);
+    postgres.flush(&snapshot()).unwrap();
+    assert_eq!(value(&mut client, "select to_regclass('s.statsd_events')"), "", "no event yet");
+    postgres.flush(&Arc::new(snapshot_with_messages())).unwrap();
+    client.query("set timezone = 'UTC'").unwrap();
+    assert_eq!(
+        value(&mut client, "select to_jsonb(e) from s.statsd_events e"),
+        "{\"host\": \"web1\", \"tags\": {\"env\": \"prod\", \"canary\": \"\"}, \
+         \"text\": \"two\\nlines\u{fffd}\", \"time\": \"2026-03-01T09:59:00+00:00\", \
+         \"title\": \"Deploy \\\"7\\\"\", \"priority\": \"low\", \
+         \"received\": \"2026-03-01T09:59:55.25+00:00\", \"alert_type\": \"success\", \
+         \"source_type\": null, \"aggregation_key\": \"deploys\"}"
+    );
+    let check = "select concat_ws(' ', time, host is null, name, status, message, tags) \
+                 from \"my \"\"checks\"\"\"";
+    assert_eq!(value(&mut client, check), "2026-03-01 09:59:57+00 t db.up critical no reply {}");
+    // Dropped tables are created again, and expired rows deleted with the next partition.
+    client.query("drop table s.statsd_events").unwrap();
+    postgres.flush(&Arc::new(snapshot_with_messages())).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from s.statsd_events"), "1");
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+    let later = FlushSnapshot {
+        messages: snapshot_with_messages().messages[1..].into(),
+        ..snapshot_at(TIMESTAMP + 31 * 86_400)
+    };
+    postgres.flush(&Arc::new(later)).unwrap();
+    assert_eq!(value(&mut client, "select count(*) from s.statsd_events"), "0");
+    assert_eq!(value(&mut client, "select count(*) from \"my \"\"checks\"\"\""), "1");
+}
+
+#[test]
+fn message_tables_can_be_turned_off() {
+    let off = || Some(String::new());
+    let settings = settings::PostgresSettings {
+        connection: "postgresql://localhost/x".to_owned(),
+        table: "t".to_owned(),
+        partition: Partition::Day,
+        retention: Duration::ZERO,
+        format: PostgresCopyFormat::Text,
+        events_table: off(),
+        checks_table: off(),
+        spool_bytes: 0,
+    };
+    assert!(!backend(settings).requirements().messages);
+}
+
+#[test]
 fn expired_partitions_are_dropped() {
     let Some(cluster) = cluster("old partitions are dropped") else { return };
     let mut client = client(&cluster);
@@ -110,6 +198,19 @@ fn rows_survive_outage_without_duplicates() {
     let sql =
         "select string_agg(n::text, ' ') from (select count(*) n from samples group by time) x";
     assert_eq!(value(&mut client, sql), [VALUES; 3].join(" "));
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
+fn rows_spooled_from_the_start_are_delivered_at_shutdown() {
+    let Some(mut cluster) = cluster("rows wait for PostgreSQL from the start") else { return };
+    let mut postgres = backend(settings(&cluster));
+    cluster.kill().unwrap();
+    postgres.flush(&Arc::new(snapshot_with_timed())).unwrap();
+    cluster.start().unwrap();
+    postgres.finish(Duration::from_secs(30)).unwrap();
+    let mut client = client(&cluster);
+    assert_eq!(value(&mut client, "select count(*) from samples where name = 'jobs'"), "4");
     assert_eq!(postgres.status().get("lost_values"), Some(0.0));
 }
 
@@ -164,13 +265,16 @@ fn invalid_connection_and_table_errors_hide_secrets() {
             partition: Partition::Day,
             retention: Duration::ZERO,
             format: PostgresCopyFormat::Text,
+            events_table: Some("a.b.c".to_owned()),
+            checks_table: None,
             spool_bytes: 0,
         };
         let error =
             PostgresBackend::new(settings, &Environment::empty().with_os_user("x")).unwrap_err();
         format!("{error}: {:?}", std::error::Error::source(&error).map(ToString::to_string))
     };
-    assert!(error("postgresql://a/b", "x.y.z").contains("is not a valid table name"));
+    assert!(error("postgresql://a/b", "x.y.z").contains("\"x.y.z\" is not a valid table name"));
+    assert!(error("postgresql://a/b", "x").contains("\"a.b.c\" is not a valid table name"));
     let message = error("postgresql://me:secret@h:port/b", "t");
     assert!(!message.contains("secret"), "{message}");
 }

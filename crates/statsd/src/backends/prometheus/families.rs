@@ -31,6 +31,7 @@ use super::{
     names::{self, LabelSet},
     observations::TimerObservations,
     placements::{NONE, PlacementTable, SeriesSource, moved, new_indexes},
+    timed::TimedGauges,
 };
 use crate::{
     MetricName,
@@ -74,6 +75,7 @@ pub(super) struct FamilyTable {
     observing: Arc<ObserverOptions>,
     ttl: Duration,
     series_max: usize,
+    timed: TimedGauges,
     /// Values dropped because of the series limit, a mapping rule, or a name that another metric
     /// type uses.
     dropped: u64,
@@ -172,6 +174,7 @@ impl FamilyTable {
             observing,
             ttl: settings.ttl,
             series_max: settings.series_max,
+            timed: TimedGauges::new(settings.series_max),
             dropped: 0,
             renamed: 0,
         };
@@ -182,8 +185,19 @@ impl FamilyTable {
     /// Adds one interval, removes series that have become idle, and updates the server's own
     /// metrics.
     pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
-        let now = seconds(snapshot.time);
         self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
+        if !snapshot.timed.is_empty() {
+            let timed = self.timed.current(snapshot);
+            self.add_values(&timed);
+        }
+        self.add_values(snapshot);
+        self.evict_idle(seconds(snapshot.time));
+        self.sort_new();
+        self.record_self_metrics(&snapshot.self_metrics);
+    }
+
+    fn add_values(&mut self, snapshot: &FlushSnapshot) {
+        let now = seconds(snapshot.time);
         for counter in snapshot.counters_as_sent() {
             let moved = !counter.idle;
             let located = self.locate(SeriesSource::Counter, &counter.name, false, now, moved);
@@ -216,9 +230,6 @@ impl FamilyTable {
                 self.series[series].value = set.count as f64 * scale;
             }
         }
-        self.evict_idle(now);
-        self.sort_new();
-        self.record_self_metrics(&snapshot.self_metrics);
     }
 
     fn record_self_metrics(&mut self, values: &SelfMetrics) {

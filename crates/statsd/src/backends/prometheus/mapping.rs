@@ -23,8 +23,9 @@ use std::{
 
 use regex_lite::Regex;
 
+use super::names;
 use crate::{
-    settings::{self, ObserverType, go_values},
+    settings::{self, ObserverType, PrometheusNames, go_values},
     yaml::{self, YamlNode, YamlProblem, YamlValue},
 };
 
@@ -160,6 +161,7 @@ pub(super) struct NameMapping {
     regexes: Vec<(Regex, MappingRule)>,
     most_specific: bool,
     defaults: Arc<ObserverOptions>,
+    names: PrometheusNames,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -182,6 +184,18 @@ struct MappingRule {
 }
 
 impl NameMapping {
+    /// Reads the mapping file of the settings; without one, there is a mapping if names without a
+    /// rule are not the conventional ones.
+    pub(super) fn from_settings(
+        settings: &settings::PrometheusSettings,
+    ) -> Result<Option<Self>, MappingError> {
+        match (&settings.mapping, settings.names) {
+            (Some(path), _) => Self::read(path, settings).map(Some),
+            (None, PrometheusNames::Exporter) => Ok(Some(Self::new(settings))),
+            (None, PrometheusNames::Conventional) => Ok(None),
+        }
+    }
+
     /// Reads a mapping file. `settings` provide the defaults.
     pub(super) fn read(
         path: &Path,
@@ -200,16 +214,22 @@ impl NameMapping {
         })
     }
 
-    pub(super) fn parse(
-        text: &str,
-        settings: &settings::PrometheusSettings,
-    ) -> Result<Self, LineProblem> {
-        let mut mapping = Self {
+    /// Creates a mapping without rules.
+    pub(super) fn new(settings: &settings::PrometheusSettings) -> Self {
+        Self {
             globs: Vec::new(),
             regexes: Vec::new(),
             most_specific: false,
             defaults: Arc::new(ObserverOptions::from_settings(settings)),
-        };
+            names: settings.names,
+        }
+    }
+
+    pub(super) fn parse(
+        text: &str,
+        settings: &settings::PrometheusSettings,
+    ) -> Result<Self, LineProblem> {
+        let mut mapping = Self::new(settings);
         let root = yaml::parse(text).map_err(|(line, problem)| (line, problem.into()))?;
         let Some(root) = root else { return Ok(mapping) };
         let mut defaults = MappingDefaults { regex: false, ttl: None };
@@ -231,7 +251,8 @@ impl NameMapping {
         Ok(mapping)
     }
 
-    /// Maps a name without its tags.
+    /// Maps a name without its tags. With [`PrometheusNames::Exporter`], a name without a rule is
+    /// mapped to the one that statsd_exporter would use.
     pub(super) fn map_name(&self, name: &str, kind: MatchMetricType) -> MappingResult {
         let applies = |rule: &MappingRule| rule.kind.is_none_or(|only| only == kind);
         let parts: Vec<&str> = name.split('.').collect();
@@ -256,7 +277,18 @@ impl NameMapping {
                 return rule.apply(&|at| captures.get(at).map(|capture| capture.as_str()));
             }
         }
-        MappingResult::NoRule
+        match self.names {
+            PrometheusNames::Conventional => MappingResult::NoRule,
+            PrometheusNames::Exporter => MappingResult::Mapped(MappedName {
+                name: names::exporter_metric(name),
+                labels: Vec::new(),
+                honor_labels: false,
+                help: None,
+                scale: 1.0,
+                ttl: None,
+                observing: Arc::clone(&self.defaults),
+            }),
+        }
     }
 
     /// Returns the options for timers without a matching rule.

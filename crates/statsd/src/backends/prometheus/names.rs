@@ -38,6 +38,26 @@ pub(super) fn label(name: &str) -> String {
     }
 }
 
+/// Returns the name that statsd_exporter uses for a metric without a mapping rule: characters other
+/// than ASCII alphanumerics and `_` become `_`, a run of dashes only one, and a leading digit gets
+/// a `_`.
+pub(super) fn exporter_metric(name: &str) -> String {
+    let mut clean = String::with_capacity(name.len() + 1);
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        clean.push('_');
+    }
+    let mut last = None;
+    for char in name.chars() {
+        match char {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => clean.push(char),
+            '-' if last == Some('-') => {}
+            _ => clean.push('_'),
+        }
+        last = Some(char);
+    }
+    clean
+}
+
 fn legal(name: &str, is_legal: impl Fn(char) -> bool) -> String {
     let mut clean = String::with_capacity(name.len() + 1);
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -83,4 +103,19 @@ fn names_become_legal() {
     let labels = labels(pairs);
     let pairs: Vec<_> = label_pairs(labels.as_str()).collect();
     assert_eq!(pairs, [("a", "2"), ("b", "1")]);
+}
+
+#[test]
+fn unmapped_names_are_those_of_the_exporter() {
+    for (name, expected) in [
+        ("api.hits-total", "api_hits_total"),
+        ("9.lives", "_9_lives"),
+        ("a--b---c-_d", "a_b_c__d"),
+        ("a:b/c d", "a_b_c_d"),
+        ("caf\u{e9}", "caf_"),
+        ("..", "__"),
+    ] {
+        assert_eq!(exporter_metric(name), expected);
+        assert_eq!(metric(expected), expected, "it is a valid name");
+    }
 }

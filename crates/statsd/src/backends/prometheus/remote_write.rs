@@ -68,8 +68,7 @@ impl RemoteWriteBackend {
     pub fn new(settings: &settings::RemoteWriteSettings) -> Result<Self, RemoteWriteError> {
         let values = settings.values();
         check_settings(&values)?;
-        let mapping = values.mapping.as_deref().map(|path| NameMapping::read(path, &values));
-        let mapping = mapping.transpose().map_err(PrometheusError::from)?;
+        let mapping = NameMapping::from_settings(&values).map_err(PrometheusError::from)?;
         let mut headers =
             Headers::from_iter(authorization("Bearer", settings.token_file.as_ref())?);
         headers.push(("Content-Type", "application/x-protobuf".to_owned()));
@@ -194,7 +193,7 @@ impl<'s> WriteRequestEncoder<'s> {
         let values = std::mem::take(&mut self.samples);
         let body = std::mem::take(&mut self.body);
         if values > 0 {
-            (self.sink)(ValueBatch { bytes: snappy::compress(&body.into_bytes()), values });
+            (self.sink)(ValueBatch::new(snappy::compress(&body.into_bytes()), values));
         }
     }
 }
@@ -204,9 +203,9 @@ mod tests {
     use super::*;
     use crate::{
         MetricName,
-        backends::testing::{TIMESTAMP, snapshot},
+        backends::testing::{TIMESTAMP, snapshot, snapshot_with_timed},
         flush::CounterMetric,
-        settings::ObserverType,
+        settings::{ObserverType, PrometheusNames},
     };
 
     fn settings() -> settings::RemoteWriteSettings {
@@ -289,6 +288,21 @@ mod tests {
         assert!(batches[..2].iter().all(|batch| batch.values == 2000), "{batches:?}");
         let body = snappy::decompress(&batches[0].bytes);
         assert!(body.starts_with(&series(&[("__name__", "c0_total")], 60.0)));
+    }
+
+    #[test]
+    fn values_with_timestamps_count_and_names_may_be_the_exporters() {
+        let settings =
+            settings::RemoteWriteSettings { names: PrometheusNames::Exporter, ..settings() };
+        let mut backend = RemoteWriteBackend::new(&settings).unwrap();
+        let batches = encoded(&mut backend, &snapshot_with_timed());
+        let body = snappy::decompress(&batches[0].bytes);
+        for expected in [
+            series(&[("__name__", "jobs"), ("q", "a/b")], 20.0),
+            series(&[("__name__", "load")], 1.5),
+        ] {
+            assert!(body.windows(expected.len()).any(|bytes| bytes == expected), "{body:?}");
+        }
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::{
 use super::*;
 use crate::{
     MetricName,
-    backends::testing::{TIMESTAMP, snapshot, snapshot_at},
+    backends::testing::{TIMESTAMP, snapshot, snapshot_at, snapshot_with_timed},
     flush::{CounterMetric, GaugeMetric, TimerSamples},
     self_metrics::ExtraMetrics,
-    settings::ObserverType,
+    settings::{ObserverType, PrometheusNames},
     sketch::Sketch,
 };
 
@@ -94,6 +94,55 @@ fn counters_and_sums_accumulate_across_flushes() {
     let median: f64 = median.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!((median / 0.020 - 1.0).abs() < Sketch::RELATIVE_ERROR, "{median}");
     assert_eq!(get(&prometheus, "/", "").0.lines().next(), Some("HTTP/1.1 404 Not Found"));
+}
+
+#[test]
+fn exporter_names_have_no_suffixes() {
+    let names = PrometheusNames::Exporter;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    std::fs::write(&path, "mappings: [{ match: pool.*, name: pools, labels: { what: $1 } }]")
+        .unwrap();
+    for mapping in [None, Some(path)] {
+        let is_mapped = mapping.is_some();
+        let settings = settings::PrometheusSettings { names, mapping, ..settings() };
+        let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+        prometheus.flush(&snapshot()).unwrap();
+        assert_lines(
+            &scrape(&prometheus),
+            &[
+                "# TYPE api_hits counter",
+                "api_hits 30",
+                "api_hits{code=\"500\"} 2",
+                "# TYPE api_latency summary",
+                "api_latency_sum 0.06",
+                "api_latency_count 3",
+                if is_mapped { "pools{what=\"size\"} -2.5" } else { "pool_size -2.5" },
+                "statsd_packets_received 12",
+                "statsd_backlog_drops_total 0",
+            ],
+        );
+    }
+}
+
+#[test]
+fn values_with_timestamps_count_at_once() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let mut snapshot = snapshot_with_timed();
+    prometheus.flush(&Arc::new(snapshot.clone())).unwrap();
+    // A gauge that is older than the last one has no effect.
+    snapshot.timed[2].time -= 1;
+    snapshot.timed[2].value = 9.0;
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    let text = scrape(&prometheus);
+    let lines = [
+        "jobs_total{q=\"a/b\"} 40",
+        "jobs_total{q=\"a:b\"} 10",
+        "load 1.5",
+        "api_hits_total 60",
+        "pool_size -2.5",
+    ];
+    assert_lines(&text, &lines);
 }
 
 #[test]

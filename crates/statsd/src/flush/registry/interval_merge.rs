@@ -9,7 +9,7 @@ use super::{
 use crate::{
     aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
     flush::{
-        names,
+        names::KeyConversion,
         table::{MetricEntry, MetricTable},
     },
     grammar::{BadLine, RejectReason},
@@ -85,6 +85,8 @@ impl KeyRegistry {
             let line = entry.name.key().as_bytes();
             interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
         });
+        let conversion = KeyConversion::new(&self.settings, self.needs);
+        self.unaggregated.add(interval, &self.settings, conversion, now);
         self.count(interval, now);
     }
 
@@ -142,14 +144,12 @@ impl KeyRegistry {
 
     /// Returns the registry entries for a new cell.
     fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
-        let sanitise = self.settings.aggregation.sanitise && !name.overflow;
-        let dialect = self.settings.dialect;
-        let key = names::canonical(name.name, name.tags, dialect, sanitise);
-        // Without a backend that uses names as sent, all spellings share one entry.
-        let sent = if self.needs.names_as_sent && !name.overflow {
-            names::as_sent(name.name, name.tags, dialect)
+        let conversion = KeyConversion::new(&self.settings, self.needs);
+        let (key, sent) = if name.overflow {
+            let key = conversion.canonical(name.name, name.tags, false);
+            (key.clone(), key)
         } else {
-            key.clone()
+            conversion.keys(name.name, name.tags)
         };
         let variants = &mut self.variants;
         match name.kind {

@@ -27,6 +27,19 @@ ttl = "1h"
 sanitise = false
 prefix = "me"
 extra-metrics = false
+[statsd.tags]
+dogstatsd = false
+graphite = false
+influx = false
+librato = true
+signalfx = true
+[statsd.dogstatsd]
+origin = false
+timestamps = true
+timestamp-age = "1h"
+[statsd.types]
+kv = true
+absolute-counter = true
 [statsd.limits]
 keys = 1
 key-bytes = 2
@@ -36,6 +49,7 @@ exact-samples-total = 5
 set-members = 6
 set-overflow = "refuse"
 member-bytes = 7
+message-bytes = 8
 [statsd.key-flush]
 interval = "1s"
 percent = 12.5
@@ -106,6 +120,7 @@ buckets = [1, 2.5]
 native-bucket-factor = 1.5
 native-buckets-max = 20
 mapping = "/etc/mapping.yml"
+names = "exporter"
 ttl = "1h"
 series-max = 10
 [[statsd.backends.remote-write]]
@@ -116,6 +131,7 @@ quantiles = [0.25]
 quantile-age = "1m"
 buckets = [1, 2.5]
 mapping = "/etc/mapping.yml"
+names = "exporter"
 ttl = "1h"
 series-max = 10
 token-file = "/etc/token"
@@ -139,6 +155,13 @@ table = "t"
 partition = "month"
 retention = "30d"
 format = "text"
+events-table = "e"
+checks-table = ""
+spool-bytes = 1
+[[statsd.backends.webhook]]
+url = "https://w/hook"
+token-file = "/etc/token"
+ca-file = "/etc/ca.pem"
 spool-bytes = 1
 [[statsd.backends.exec]]
 command = ["/usr/bin/sink", "--fast"]

@@ -1,0 +1,143 @@
+//! Counters and gauges with a timestamp from their sender.
+
+use hashbrown::HashMap;
+
+use crate::{MetricName, aggregate::MetricType};
+
+/// All values of one counter or gauge that were sent with the same timestamp and collected by one
+/// flush.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimedMetric {
+    /// Whether values are added or the last one counts.
+    pub kind: TimedType,
+    /// The metric's sanitised key.
+    pub name: MetricName,
+    /// The key as sent; equal to `name` unless a backend requires it.
+    pub sent: MetricName,
+    /// The timestamp, in seconds since 1970.
+    pub time: i64,
+    /// The sum of a counter's values, each divided by its sample rate, or the last value of a
+    /// gauge.
+    pub value: f64,
+}
+
+/// The type of a [`TimedMetric`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TimedType {
+    /// Values with the same timestamp are added.
+    Counter,
+    /// The last of the values with the same timestamp counts.
+    Gauge,
+}
+
+/// Identifies the value of a [`TimedMetric`]; `None` for the time of the next flush.
+type TimedKey = (TimedType, MetricName, Option<i64>);
+
+/// The values with timestamps since the last flush.
+#[derive(Debug, Default)]
+pub(super) struct TimedTable {
+    entries: HashMap<TimedKey, TimedEntry>,
+}
+
+#[derive(Debug)]
+struct TimedEntry {
+    name: MetricName,
+    value: f64,
+    stamp: u64,
+}
+
+impl TimedType {
+    pub(super) fn from_metric_type(kind: MetricType) -> Self {
+        if kind == MetricType::Counter { Self::Counter } else { Self::Gauge }
+    }
+
+    fn merge(self, value: &mut f64, later: f64) {
+        match self {
+            Self::Counter => *value += later,
+            Self::Gauge => *value = later,
+        }
+    }
+}
+
+impl TimedTable {
+    /// Adds the value of a metric, given by its sanitised key and its key as sent. Returns whether
+    /// it was added; a new key or time is not if there are already `max`.
+    pub(super) fn add(
+        &mut self,
+        kind: TimedType,
+        (name, sent): (MetricName, MetricName),
+        time: Option<i64>,
+        (value, stamp): (f64, u64),
+        max: usize,
+    ) -> bool {
+        let count = self.entries.len();
+        let key = (kind, sent, time);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            if kind == TimedType::Counter || stamp >= entry.stamp {
+                kind.merge(&mut entry.value, value);
+                entry.stamp = stamp;
+            }
+            return true;
+        }
+        if count >= max {
+            return false;
+        }
+        self.entries.insert(key, TimedEntry { name, value, stamp });
+        true
+    }
+
+    /// Returns all values sorted by type, key and time, and empties the table. Values without a
+    /// time get that of the flush.
+    pub(super) fn take(&mut self, flush_time: i64) -> Vec<TimedMetric> {
+        let entries = std::mem::take(&mut self.entries).into_iter();
+        let mut metrics: Vec<TimedMetric> = entries
+            .map(|((kind, sent, time), TimedEntry { name, value, .. })| {
+                let time = time.unwrap_or(flush_time);
+                TimedMetric { kind, name, sent, time, value }
+            })
+            .collect();
+        sort(&mut metrics);
+        metrics
+    }
+}
+
+fn sort(metrics: &mut [TimedMetric]) {
+    metrics.sort_by(|a, b| {
+        (a.kind, &a.name, a.time, &a.sent).cmp(&(b.kind, &b.name, b.time, &b.sent))
+    });
+}
+
+/// Joins the values of two intervals, up to `max`; also returns how many were dropped.
+pub(super) fn join(
+    earlier: &[TimedMetric],
+    later: &[TimedMetric],
+    max: usize,
+) -> (Vec<TimedMetric>, u64) {
+    let mut all = [earlier, later].concat();
+    // The sort is stable, so the later of two equal keys and times comes last.
+    sort(&mut all);
+    all.dedup_by(|later, earlier| {
+        let is_same =
+            (later.kind, later.time, &later.sent) == (earlier.kind, earlier.time, &earlier.sent);
+        if is_same {
+            earlier.kind.merge(&mut earlier.value, later.value);
+        }
+        is_same
+    });
+    let max = max.max(later.len());
+    let dropped = all.len().saturating_sub(max) as u64;
+    all.truncate(max);
+    (all, dropped)
+}
+
+/// Merges the spellings of each sanitised key and time, in sorted metrics.
+pub(super) fn by_key(metrics: &[TimedMetric]) -> impl Iterator<Item = TimedMetric> {
+    let is_same =
+        |a: &TimedMetric, b: &TimedMetric| (a.kind, &a.name, a.time) == (b.kind, &b.name, b.time);
+    metrics.chunk_by(is_same).filter_map(|spellings| {
+        let (first, others) = spellings.split_first()?;
+        let mut merged = first.clone();
+        others.iter().for_each(|other| merged.kind.merge(&mut merged.value, other.value));
+        Some(merged)
+    })
+}
