@@ -2,7 +2,7 @@
 //! to more than fits into memory.
 
 use yaml_rust2::{
-    parser::{Event, MarkedEventReceiver, Parser},
+    parser::{Event, Parser},
     scanner::Marker,
 };
 
@@ -48,9 +48,18 @@ pub(crate) enum YamlValue {
 /// Parses the first document; `None` if it is empty.
 pub(crate) fn parse(text: &str) -> Result<Option<YamlNode>, (usize, YamlProblem)> {
     let mut tree = YamlTree::default();
-    Parser::new_from_str(text).load(&mut tree, false).map_err(|error| {
-        (error.marker().line(), YamlProblem::Syntax { reason: error.info().to_owned() })
-    })?;
+    let mut parser = Parser::new_from_str(text);
+    // `Parser::load` would call itself for each level of nesting.
+    while tree.problem.is_none() {
+        let (event, marker) = parser.next_token().map_err(|error| {
+            (error.marker().line(), YamlProblem::Syntax { reason: error.info().to_owned() })
+        })?;
+        let is_end = matches!(event, Event::DocumentEnd | Event::StreamEnd);
+        tree.on_event(event, marker);
+        if is_end {
+            break;
+        }
+    }
     match tree.problem {
         Some(problem) => Err(problem),
         None => Ok(tree.root),
@@ -94,12 +103,8 @@ impl YamlTree {
     }
 }
 
-impl MarkedEventReceiver for YamlTree {
+impl YamlTree {
     fn on_event(&mut self, event: Event, marker: Marker) {
-        // After an error, the remaining events are ignored.
-        if self.problem.is_some() {
-            return;
-        }
         let line = marker.line();
         match event {
             Event::Scalar(text, ..) => self.add(YamlNode { line, value: YamlValue::Scalar(text) }),
@@ -127,5 +132,7 @@ fn nodes_record_their_lines() {
     assert!(matches!(parse("a: &x [1]\nb: *x"), Err((2, YamlProblem::Alias))));
     assert!(matches!(parse("a: [1"), Err((_, YamlProblem::Syntax { .. }))));
     let deep = "[".repeat(40) + &"]".repeat(40);
+    assert!(matches!(parse(&deep), Err((1, YamlProblem::TooDeep))));
+    let deep = "- ".repeat(1 << 20);
     assert!(matches!(parse(&deep), Err((1, YamlProblem::TooDeep))));
 }

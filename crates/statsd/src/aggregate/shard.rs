@@ -90,6 +90,11 @@ impl SampleShard {
 
     fn store_message(&mut self, line: &[u8]) {
         if let Some(max) = self.message_bytes {
+            // Tags need more memory once they are parsed.
+            if memchr::memchr_iter(b',', line).count() > self.limits.tags {
+                self.interval.messages.dropped += 1;
+                return;
+            }
             self.interval.messages.push(SystemTime::now(), line.into(), max);
         }
     }

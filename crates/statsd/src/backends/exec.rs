@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Size from which a flush is passed to several runs of the program, to limit memory.
-const INPUT_BYTES: usize = 16 << 20;
+const INPUT_BYTES: usize = 2 << 20;
 
 /// The backend that passes snapshots to a program.
 #[derive(Debug)]

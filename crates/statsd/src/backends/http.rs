@@ -19,6 +19,8 @@ const BUDGET_MAX: Duration = Duration::from_secs(10);
 /// unreachable.
 pub(super) struct HttpSender {
     endpoint: HttpEndpoint,
+    /// The endpoint's name in messages.
+    receiver: String,
     outbox: Outbox,
     status: BackendStatus,
     refused: CountRefusedValues,
@@ -33,7 +35,13 @@ impl HttpSender {
         status.set("flush_time", 0.0);
         status.set("flush_length", 0.0);
         let refused = |_: &PostError, batch: &ValueBatch| batch.values;
-        Self { endpoint, outbox: Outbox::new(spool_bytes), status, refused }
+        let receiver = endpoint.display_url().to_owned();
+        Self { endpoint, receiver, outbox: Outbox::new(spool_bytes), status, refused }
+    }
+
+    /// Shows only the scheme, host and port of the endpoint, because its path may be a secret.
+    pub(super) fn without_path(self) -> Self {
+        Self { receiver: self.endpoint.origin(), ..self }
     }
 
     /// Sets the function that counts refused values, for receivers that may accept part of a batch.
@@ -45,8 +53,9 @@ impl HttpSender {
         self.status.clone()
     }
 
-    pub(super) fn endpoint(&self) -> &HttpEndpoint {
-        &self.endpoint
+    /// Returns the endpoint's name in messages.
+    pub(super) fn receiver(&self) -> &str {
+        &self.receiver
     }
 
     /// Sends the spooled batches and then those from `render`.
@@ -57,26 +66,28 @@ impl HttpSender {
     ) -> Result<(), BackendError> {
         let start = Instant::now();
         let deadline = start + interval.clamp(Duration::from_secs(1), BUDGET_MAX);
-        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
+        let (endpoint, receiver, refused) = (&self.endpoint, &self.receiver, self.refused);
+        let mut bytes = 0;
         let delivery = self.outbox.flush(start, render, |batch| {
-            post(endpoint, batch, deadline, &mut bytes)
+            post(endpoint, receiver, batch, deadline, &mut bytes)
                 .map_err(|error| HttpSendError { error, refused })
         });
         self.record_flush(start, bytes);
-        delivery.into_result(self.endpoint.display_url(), &self.status)
+        delivery.into_result(&self.receiver, &self.status)
     }
 
     /// Sends the spooled batches for the last time, within `timeout`.
     pub(super) fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         let start = Instant::now();
-        let (endpoint, refused, mut bytes) = (&self.endpoint, self.refused, 0);
+        let (endpoint, receiver, refused) = (&self.endpoint, &self.receiver, self.refused);
+        let mut bytes = 0;
         let deadline = start + timeout;
         let delivery = self.outbox.deliver_now(start, |batch| {
-            post(endpoint, batch, deadline, &mut bytes)
+            post(endpoint, receiver, batch, deadline, &mut bytes)
                 .map_err(|error| HttpSendError { error, refused })
         });
-        let delivered = delivery.into_result(self.endpoint.display_url(), &self.status);
-        let abandoned = self.outbox.abandon(self.endpoint.display_url());
+        let delivered = delivery.into_result(&self.receiver, &self.status);
+        let abandoned = self.outbox.abandon(&self.receiver);
         self.record_flush(start, bytes);
         delivered.and(abandoned)
     }
@@ -110,6 +121,7 @@ impl SendError for HttpSendError {
 
 fn post(
     endpoint: &HttpEndpoint,
+    receiver: &str,
     batch: &ValueBatch,
     deadline: Instant,
     bytes: &mut usize,
@@ -119,11 +131,7 @@ fn post(
     if !reply.is_empty() {
         // The receiver accepted the batch with a remark, such as OTLP's partial success.
         let reply = quote(&reply);
-        tracing::debug!(
-            receiver = endpoint.display_url(),
-            reply,
-            "the receiver accepted the batch with a remark"
-        );
+        tracing::debug!(receiver, reply, "the receiver accepted the batch with a remark");
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ impl InfluxBackend {
 
 impl fmt::Debug for InfluxBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InfluxBackend").field("url", &self.poster.endpoint().display_url()).finish()
+        f.debug_struct("InfluxBackend").field("url", &self.poster.receiver()).finish()
     }
 }
 

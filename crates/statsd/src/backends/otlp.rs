@@ -69,7 +69,7 @@ impl OtlpBackend {
 
 impl fmt::Debug for OtlpBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OtlpBackend").field("url", &self.poster.endpoint().display_url()).finish()
+        f.debug_struct("OtlpBackend").field("url", &self.poster.receiver()).finish()
     }
 }
 

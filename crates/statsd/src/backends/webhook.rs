@@ -38,14 +38,14 @@ impl WebhookBackend {
         headers.push(("Content-Type", "application/json".to_owned()));
         let endpoint =
             HttpEndpoint::new(AGENT, &settings.url, settings.ca_file.as_deref(), headers)?;
-        Ok(Self { poster: HttpSender::new(endpoint, settings.spool_bytes) })
+        Ok(Self { poster: HttpSender::new(endpoint, settings.spool_bytes).without_path() })
     }
 }
 
 impl fmt::Debug for WebhookBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.poster.endpoint().display_url();
-        f.debug_struct("WebhookBackend").field("url", &url).finish()
+        let receiver = self.poster.receiver();
+        f.debug_struct("WebhookBackend").field("receiver", &receiver).finish()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
+            fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown},
             net::{UnixDatagram, UnixStream},
         },
     },
@@ -293,7 +293,8 @@ fn unix(
             .map_err(refused("set permissions of"))?;
     }
     if user.is_some() || group.is_some() {
-        chown(path, user, group).map_err(refused("change the owner of"))?;
+        // Another user of the folder may have replaced the socket by a link.
+        lchown(path, user, group).map_err(refused("change the owner of"))?;
     }
     Ok((fd, file))
 }

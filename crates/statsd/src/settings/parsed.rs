@@ -59,6 +59,14 @@ pub(super) fn flatten_section(path: &str, table: &toml::Table, lines: &mut Vec<S
                 let program = words.first().and_then(toml::Value::as_str).unwrap_or_default();
                 lines.push(format!("{path}: {program}"));
             }
+            // The path of a webhook is often a secret.
+            toml::Value::String(url)
+                if path.starts_with("backends > webhook > ") && key == "url" =>
+            {
+                let url = without_secrets(key, url);
+                let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+                lines.push(format!("{path}: {origin}"));
+            }
             toml::Value::String(text) => {
                 lines.push(format!("{path}: {}", without_secrets(key, text)));
             }
@@ -100,6 +108,8 @@ fn shown_settings_have_no_secrets() {
         connection = "postgresql://joe:hunter4@db/metrics"
         [[statsd.backends.exec]]
         command = ["/usr/bin/sink", "--token", "hunter5"]
+        [[statsd.backends.webhook]]
+        url = "https://hooks:443/services/hunter6"
     "#;
     let table: toml::Table = toml::from_str(text).unwrap();
     let mut lines = Vec::new();
@@ -111,6 +121,7 @@ fn shown_settings_have_no_secrets() {
             "backends > exec > 1 > command: /usr/bin/sink",
             "backends > influx > 1 > url: http://influx:8086/api/v2/write",
             "backends > postgres > 1 > connection: (hidden)",
+            "backends > webhook > 1 > url: https://hooks:443",
             "flush-interval: 10s",
             "listen > 1 > address: 127.0.0.1:0",
             "listen > 1 > type: udp",

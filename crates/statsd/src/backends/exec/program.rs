@@ -92,6 +92,8 @@ pub(super) fn run(
         }
     };
     let waited = running.wait(start + timeout, stop);
+    // A program that has read everything may still succeed after the signal.
+    let has_read_all = running.stdin.is_none() && running.input.is_empty();
     let RunningProgram { output, .. } = running;
     let output = quote(&output);
     if !matches!(waited, Ok(EndReason::Exited)) {
@@ -100,6 +102,7 @@ pub(super) fn run(
     }
     let status = child.wait().map_err(ExecError::Wait)?;
     match waited.map_err(ExecError::Wait)? {
+        EndReason::Stopped if has_read_all && status.success() => Ok(output),
         EndReason::Stopped => Err(ExecError::Timeout { after: start.elapsed(), output }),
         EndReason::Exited if status.success() => Ok(output),
         EndReason::Exited => Err(ExecError::Exit { status, output }),
@@ -153,7 +156,6 @@ impl<'i> RunningProgram<'i> {
                 None if now >= term_at => {
                     let _ = kill_process_group(self.group, Signal::TERM);
                     reason = EndReason::Stopped;
-                    self.stdin = None;
                     *kill_at.insert(now + stop.kill_delay(KILL_DELAY))
                 }
                 None => term_at,

@@ -218,8 +218,11 @@ impl FamilyTable {
             }
         }
         for gauge in snapshot.gauges_as_sent() {
+            let known = self.series.len();
             let located = self.locate(SeriesSource::Gauge, &gauge.name, false, now, !gauge.idle);
-            if let Some((series, scale)) = located {
+            // A repeated value must not replace a later one that had a timestamp, or came from
+            // another key of the series.
+            if let Some((series, scale)) = located.filter(|(at, _)| !gauge.idle || *at >= known) {
                 self.series[series].value = gauge.value * scale;
             }
         }

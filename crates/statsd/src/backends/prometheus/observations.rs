@@ -103,13 +103,13 @@ fn for_each_value(timer: &TimerMetric, scale: f64, weight: f64, mut take: impl F
             let finest = Sketch::SCALE.cast_signed();
             let middle = |index: i32| ((f64::from(index) + 0.5) / f64::from(1 << finest)).exp2();
             for (index, count) in sketch.negative(finest) {
-                take(-middle(index) * scale, count);
+                take(-middle(index) * scale, count * weight);
             }
             if sketch.zeros() > 0.0 {
-                take(0.0, sketch.zeros());
+                take(0.0, sketch.zeros() * weight);
             }
             for (index, count) in sketch.positive(finest) {
-                take(middle(index) * scale, count);
+                take(middle(index) * scale, count * weight);
             }
         }
     }

@@ -87,7 +87,7 @@ impl RemoteWriteBackend {
 
 impl fmt::Debug for RemoteWriteBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.sender.endpoint().display_url();
+        let url = self.sender.receiver();
         f.debug_struct("RemoteWriteBackend").field("url", &url).finish_non_exhaustive()
     }
 }

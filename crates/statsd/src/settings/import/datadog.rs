@@ -65,7 +65,8 @@ const READ: [&str; 16] = [
 const NO_TAGS: &str = "not added to metrics: add them in Prometheus (external or relabelled \
                        labels), or as `resource` of an otlp backend";
 const NOT_NEEDED: &str = "not needed: packets of any size are read in batches";
-const NO_ORIGIN: &str = "not supported: metrics get no tags of the sender's container";
+const NO_ORIGIN: &str =
+    "not converted: `origin` of [statsd.dogstatsd] adds the sender's container as a tag";
 const USE_TOP: &str = "use `top` and `bad` at the management port (`management`) instead";
 const NO_NAMESPACE: &str = "not added to names: with a Graphite backend, use legacy-namespace = \
                             false and global-prefix; with Prometheus, a mapping file";
@@ -124,7 +125,7 @@ const ADVICE: &KeyAdvice = &[
     ),
     (
         "dogstatsd_no_aggregation_pipeline",
-        "not supported: a value with a timestamp counts in the interval in which it arrives",
+        "values with a timestamp are sent with it: `timestamps` of [statsd.dogstatsd] switches this",
     ),
     ("histogram_copy_to_distribution", "not supported: both have the same statistics here"),
     ("histogram_copy_to_distribution_prefix", "not supported: both have the same statistics here"),
@@ -174,6 +175,8 @@ impl<'f> DatadogFile<'f> {
     fn new(file: &'f Path) -> Self {
         let mut out = Conversion::new(file);
         out.settings.dialect = StatsdDialect::Dogstatsd;
+        // The agent adds the container only with a setting.
+        out.settings.dogstatsd.origin = Some(false);
         let rules = &mut out.settings.aggregation;
         // The agent's default. It repeats only counters, as 0, when nothing arrives.
         rules.percentiles = vec![95.0];

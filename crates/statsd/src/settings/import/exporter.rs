@@ -109,6 +109,8 @@ impl<'f> ExporterCommand<'f> {
         let mut out = Conversion::new(file);
         // The exporter shows a value as soon as it has received it.
         out.settings.flush_interval = Duration::from_secs(1);
+        // The exporter reads tags in these styles, too, unless a flag turns them off.
+        (out.settings.tags.librato, out.settings.tags.signalfx) = (true, true);
         let everywhere = |port| Some(SocketAddr::from(([0, 0, 0, 0], port)));
         Self {
             out,
@@ -188,16 +190,10 @@ impl<'f> ExporterCommand<'f> {
                 let protocol = RepeaterProtocol::Udp4;
                 self.out.settings.backends.repeater.push(RepeaterSettings { host, port, protocol });
             }
-            "statsd.parse-librato-tags" | "statsd.parse-signalfx-tags" => {
-                if value == "true" {
-                    self.out.warn(line, name, "not supported: send DogStatsD's tags");
-                }
-            }
-            "statsd.parse-dogstatsd-tags" | "statsd.parse-influxdb-tags" => {
-                if value != "true" {
-                    self.out.warn(line, name, "not supported: these tags are always read");
-                }
-            }
+            "statsd.parse-librato-tags" => self.out.settings.tags.librato = value == "true",
+            "statsd.parse-signalfx-tags" => self.out.settings.tags.signalfx = value == "true",
+            "statsd.parse-dogstatsd-tags" => self.out.settings.tags.dogstatsd = value == "true",
+            "statsd.parse-influxdb-tags" => self.out.settings.tags.influx = value == "true",
             "log.level" => {
                 self.out.settings.log.level = Some(log_level(value)?);
             }

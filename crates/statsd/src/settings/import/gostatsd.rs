@@ -97,7 +97,7 @@ const ADVICE: &KeyAdvice = &[
     ("max-parsers", BATCHES),
     ("max-workers", BATCHES),
     ("max-queue-size", BATCHES),
-    ("max-concurrent-events", "not needed: events are counted, and their text is dropped"),
+    ("max-concurrent-events", "not needed: `message-bytes` of [statsd.limits] limits events"),
     ("estimated-tags", "not needed"),
     ("default-tags", NO_TAGS),
     ("internal-tags", NO_TAGS),
@@ -168,6 +168,7 @@ impl<'f> GostatsdFile<'f> {
     fn new(file: &'f Path) -> Self {
         let mut out = Conversion::new(file);
         out.settings.dialect = StatsdDialect::Dogstatsd;
+        out.settings.dogstatsd.origin = Some(false);
         out.settings.flush_interval = Duration::from_secs(1);
         Self {
             out,
@@ -282,7 +283,7 @@ impl<'f> GostatsdFile<'f> {
             "stdout" => self.out.settings.backends.console = Some(ConsoleSettings::default()),
             "null" => {}
             "promremotewriter" => {
-                let advice = "not supported: add a prometheus backend, which Prometheus scrapes";
+                let advice = "not converted: add [[statsd.backends.remote-write]]";
                 self.out.warn(line, name, advice);
             }
             _ => {

@@ -69,7 +69,7 @@ const ADVICE: &KeyAdvice = &[
     ("extended_counters", "counters have a sum (`count`) and a rate"),
     ("extended_counters_include", "counters have a sum (`count`) and a rate"),
     ("prefix_binary_stream", "not supported"),
-    ("kv_prefix", "not supported: values of type kv are read as counters; send gauges"),
+    ("kv_prefix", "not supported: values of type kv have the prefix of gauges"),
 ];
 
 /// Statistics of timers: the name in `timers_include`, and the name here.
@@ -113,6 +113,7 @@ struct StatsiteFile<'f> {
 impl<'f> StatsiteFile<'f> {
     fn new(file: &'f Path) -> Self {
         let mut out = Conversion::new(file);
+        out.settings.types.kv = true;
         let rules = &mut out.settings.aggregation;
         rules.percentiles = vec![50.0, 95.0, 99.0];
         // It begins each interval without any metrics.

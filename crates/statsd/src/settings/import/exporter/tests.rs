@@ -35,7 +35,6 @@ fn flags_are_converted() {
         [
             "flags:8: log.format: use --log-format json instead",
             "flags:9: statsd.cache-size: not needed: mapped names are cached with their metrics",
-            "flags:9: statsd.parse-influxdb-tags: not supported: these tags are always read",
             "flags:9: web.enable-lifecycle: not supported: send SIGHUP to reload, SIGTERM to stop",
             "flags:10: statsd.listen-upd: unknown key, ignored (did you mean \
              `statsd.listen-udp`?)",
