@@ -145,6 +145,23 @@ fn values_with_timestamps_count_at_once() {
     assert_lines(&text, &lines);
 }
 
+/// A gauge that was only repeated does not replace a later value with a timestamp.
+#[test]
+fn repeated_gauge_replaces_no_value_with_timestamp() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let mut snapshot = snapshot_with_timed();
+    let name = snapshot.timed[2].name.clone();
+    let gauge = GaugeMetric { name, value: 5.0, ..snapshot.gauges[0].clone() };
+    snapshot.gauges.push(GaugeMetric { idle: false, ..gauge.clone() });
+    prometheus.flush(&Arc::new(snapshot.clone())).unwrap();
+    snapshot.gauges.pop();
+    snapshot.gauges.push(GaugeMetric { idle: true, ..gauge });
+    snapshot.timed[2].time += 10;
+    snapshot.timed[2].value = 7.0;
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert_lines(&scrape(&prometheus), &["load 7"]);
+}
+
 #[test]
 fn self_metrics_have_the_configured_prefix() {
     let mut prometheus = PrometheusBackend::new(&settings()).unwrap();

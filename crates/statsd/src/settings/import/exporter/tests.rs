@@ -30,6 +30,9 @@ fn flags_are_converted() {
     assert_eq!(settings.backends.prometheus, Some(prometheus));
     assert_eq!(settings.backends.repeater[0].host, "10.0.0.9");
     assert_eq!(settings.log.level, Some(StatsdLogLevel::Debug));
+    // The exporter's own defaults, but for the one that a flag turned off.
+    let tags = settings.tags;
+    assert!(tags.dogstatsd && tags.librato && tags.signalfx && !tags.influx);
     assert_eq!(
         warnings(&read),
         [
