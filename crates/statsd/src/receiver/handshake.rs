@@ -21,17 +21,14 @@ use std::{
 };
 
 use memchr::memchr;
-use rustix::{
-    event::{EventfdFlags, epoll, eventfd},
-    io::Errno,
-};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustls::ServerConnection;
 
 use super::{
     access::{AccessSecrets, StreamAccess, TOKEN_BYTES_MAX, TOKEN_COMMAND},
     senders::RefusalNotice,
     socket_counts::SocketCounts,
-    stop_signal::{StopSignal, timespec},
+    stop_signal::{StopSignal, timespec, wait_for_events},
     transport::{LineTransport, receive, send_pending},
 };
 
@@ -227,11 +224,7 @@ impl HandshakeThread {
             // Rounded up: epoll counts milliseconds, and waking too early would be a busy loop.
             timespec(left + Duration::from_millis(1))
         });
-        let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(ready) => ready,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(error.into()),
-        };
+        let ready = wait_for_events(&self.epoll, &mut events, timeout.as_ref())?;
         for event in &events[..ready] {
             match event.data.u64() {
                 STOP => {}

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll},
     io::Errno,
 };
 
@@ -69,6 +69,20 @@ impl StopSignal {
         let mut both =
             [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.signal, PollFlags::IN)];
         ignore_interrupt(poll(&mut both, None))
+    }
+}
+
+/// Waits until a watched descriptor is ready, or for `timeout`. Returns the number of events, 0
+/// after a signal.
+pub(super) fn wait_for_events(
+    epoll: &OwnedFd,
+    events: &mut [epoll::Event],
+    timeout: Option<&Timespec>,
+) -> io::Result<usize> {
+    match epoll::wait(epoll, events, timeout) {
+        Ok(ready) => Ok(ready),
+        Err(Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
     }
 }
 

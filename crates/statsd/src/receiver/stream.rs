@@ -29,7 +29,7 @@ use super::{
     senders::SenderFilter,
     socket_counts::SocketCounts,
     sockets::ACCEPT_BACKLOG,
-    stop_signal::{StopSignal, timespec},
+    stop_signal::{StopSignal, timespec, wait_for_events},
     transport::LineTransport,
 };
 
@@ -148,11 +148,7 @@ impl StreamReader {
     fn poll_once(&mut self) -> io::Result<()> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NONE }; 64];
         let timeout = self.idle.as_ref().map(|idle| idle.time_until_next(Instant::now()));
-        let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(ready) => ready,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(error.into()),
-        };
+        let ready = wait_for_events(&self.epoll, &mut events, timeout.as_ref())?;
         for event in &events[..ready] {
             match event.data.u64() {
                 STOP => {}
