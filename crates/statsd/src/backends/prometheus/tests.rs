@@ -381,6 +381,55 @@ fn mapping_file_renames_and_drops() {
 }
 
 #[test]
+fn reloaded_mapping_starts_new_series_for_changed_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let write = |rules: &str| std::fs::write(&path, format!("mappings:\n{rules}")).unwrap();
+    write("- { match: api.hits, name: hits }\n- { match: users, name: x, action: drop }\n");
+    let settings = settings::PrometheusSettings { mapping: Some(path.clone()), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let reload = prometheus.reload_hook().unwrap();
+    prometheus.flush(&snapshot()).unwrap();
+    assert_lines(&scrape(&prometheus), &["hits 30", "hits{code=\"500\"} 2", "pool_size -2.5"]);
+
+    write("- { match: api.hits, name: http_hits }\n- { match: pool.size, name: pool, scale: 2 }\n");
+    reload().unwrap();
+    let text = scrape(&prometheus);
+    assert!(!text.contains("hits"), "{text}");
+    assert_lines(&text, &["api_latency_seconds_count 3"]);
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 10))).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            "http_hits 30",
+            "http_hits{code=\"500\"} 2",
+            "pool -5",
+            "users 2",
+            // Unchanged series continue.
+            "api_latency_seconds_count 6",
+        ],
+    );
+    assert!(!text.contains("\nhits") && !text.contains("pool_size"), "{text}");
+
+    write("- { match: api.hits }\n");
+    let error = reload().unwrap_err().to_string();
+    assert!(
+        error.ends_with("mapping.yml:2: the mapping lacks the required key \"name\""),
+        "{error}"
+    );
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 20))).unwrap();
+    assert_lines(&scrape(&prometheus), &["http_hits 60", "api_latency_seconds_count 9"]);
+
+    // Other options start a new series, too.
+    write("- { match: api.latency, name: api_latency_seconds, observer_type: histogram }\n");
+    reload().unwrap();
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 30))).unwrap();
+    let lines = ["# TYPE api_latency_seconds histogram", "api_latency_seconds_count 3"];
+    assert_lines(&scrape(&prometheus), &lines);
+}
+
+#[test]
 fn series_are_limited_and_idle_ones_evicted() {
     let settings =
         settings::PrometheusSettings { series_max: 3, ttl: Duration::from_secs(15), ..settings() };
@@ -555,4 +604,56 @@ fn repeated_metrics_do_not_renew_removed_series() {
         assert_lines(&text, &["users 2"]);
     }
     assert_lines(&flush(&mut prometheus, 1050, false), &["pool_size -2.5", "api_hits_total 30"]);
+}
+
+#[test]
+fn reloaded_mapping_moves_keys_of_shared_and_repeated_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let write = |rules: &str| std::fs::write(&path, format!("mappings:\n{rules}")).unwrap();
+    write("- { match: one, name: all }\n- { match: other, name: all }\n");
+    let ttl = Duration::from_secs(100);
+    let settings = settings::PrometheusSettings { mapping: Some(path.clone()), ttl, ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let reload = prometheus.reload_hook().unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let keys = || names(&["one", "other", "late;a=1"]).into_iter();
+    prometheus.flush(&counters_only(1000, keys())).unwrap();
+    assert_lines(&scrape(&prometheus), &["all 60", "late_total{a=\"1\"} 30"]);
+
+    // The series stays for the second key only.
+    write("- { match: one, name: first }\n- { match: other, name: all }\n");
+    reload().unwrap();
+    reload().unwrap();
+    assert_lines(&scrape(&prometheus), &["all 60"]);
+    prometheus.flush(&counters_only(1010, keys())).unwrap();
+    let lines = ["all 90", "first 30", "late_total{a=\"1\"} 60"];
+    assert_lines(&scrape(&prometheus), &lines);
+
+    // Changed keys that do not occur again leave nothing, and others can still be removed.
+    write("- { match: one, name: second }\n- { match: other, name: all }\n");
+    reload().unwrap();
+    prometheus.flush(&counters_only(1020, names(&["other"]).into_iter())).unwrap();
+    prometheus.flush(&counters_only(1115, names(&["other"]).into_iter())).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(&text, &["all 150"]);
+    for gone in [
+        "
+first",
+        "
+second ",
+        "
+late_total",
+    ] {
+        assert!(!text.contains(gone), "{text}");
+    }
+
+    // A key that is only repeated starts its new series, too.
+    write("- { match: other, name: third }\n");
+    reload().unwrap();
+    let mut repeated = FlushSnapshot::clone(&counters_only(1120, names(&["other"]).into_iter()));
+    repeated.counters[0].idle = true;
+    prometheus.flush(&Arc::new(repeated)).unwrap();
+    let text = scrape(&prometheus);
+    assert!(text.contains("\nthird ") && !text.contains("\nall "), "{text}");
 }
