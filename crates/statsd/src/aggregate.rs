@@ -29,6 +29,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::keys::CONTAINER_SEPARATOR;
 pub use self::{
@@ -45,7 +46,8 @@ pub use self::{
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MetricType {
     /// A counter, whose values are summed.
     Counter,
@@ -55,6 +57,21 @@ pub enum MetricType {
     Gauge,
     /// A set, whose distinct members are counted.
     Set,
+}
+
+impl MetricType {
+    /// All types, in the order of their integer values.
+    pub const ALL: [Self; KINDS] = [Self::Counter, Self::Timer, Self::Gauge, Self::Set];
+
+    /// Returns the name in settings and replies: `counter`, `timer`, `gauge` or `set`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Timer => "timer",
+            Self::Gauge => "gauge",
+            Self::Set => "set",
+        }
+    }
 }
 
 /// A shard shared by its reader and the flush.
@@ -72,6 +89,12 @@ pub struct SharedShard {
 #[derive(Clone, Debug, Default)]
 pub struct Stamps(Arc<AtomicU64>);
 
+impl Stamps {
+    /// Distance between the stamps of two batches: within a batch, each value of a gauge takes the
+    /// next stamp. Larger than the number of values that fit into a batch.
+    const STEP: u64 = 1 << 20;
+}
+
 impl SharedShard {
     /// Creates an empty shard. With `messages`, it stores events and service checks, because a
     /// backend uses them.
@@ -87,7 +110,7 @@ impl SharedShard {
     pub fn lock(&self) -> MutexGuard<'_, SampleShard> {
         let mut shard = self.guard();
         // Taken under the lock, so that the stamps of a shard never decrease.
-        shard.start_batch(self.stamps.0.fetch_add(1, Ordering::Relaxed));
+        shard.start_batch(self.stamps.0.fetch_add(Stamps::STEP, Ordering::Relaxed));
         shard
     }
 
@@ -101,6 +124,11 @@ impl SharedShard {
     pub fn swap(&self, spare: ShardInterval, reset: bool) -> ShardInterval {
         let mut shard = self.guard();
         if reset { shard.swap_and_reset(spare) } else { shard.swap(spare) }
+    }
+
+    /// Like [`swap`](Self::swap), and also returns all keys; see [`SampleShard::swap_and_list`].
+    pub fn swap_and_list(&self, spare: ShardInterval) -> (ShardInterval, NewNames) {
+        self.guard().swap_and_list(spare)
     }
 
     fn guard(&self) -> MutexGuard<'_, SampleShard> {

@@ -35,7 +35,8 @@ pub use self::{
     timed::{TimedMetric, TimedType},
 };
 pub(crate) use self::{
-    registry::{DeleteOutcome, add_requirements},
+    names::KeyConversion,
+    registry::{DeleteOutcome, KeyRules, PrefixTally, RuleTally, add_requirements},
     table::MetricTable,
 };
 

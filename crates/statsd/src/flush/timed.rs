@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 
+use super::names::KeyPair;
 use crate::{MetricName, aggregate::MetricType};
 
 /// All values of one counter or gauge that were sent with the same timestamp and collected by one
@@ -60,12 +61,12 @@ impl TimedType {
 }
 
 impl TimedTable {
-    /// Adds the value of a metric, given by its sanitised key and its key as sent. Returns whether
+    /// Adds the value of a metric. Returns whether
     /// it was added; a new key or time is not if there are already `max`.
     pub(super) fn add(
         &mut self,
         kind: TimedType,
-        (name, sent): (MetricName, MetricName),
+        KeyPair { key: name, sent }: KeyPair,
         time: Option<i64>,
         (value, stamp): (f64, u64),
         max: usize,
