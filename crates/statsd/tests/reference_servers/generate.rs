@@ -25,16 +25,16 @@ impl PacketGenerator {
     }
 
     /// A line that statsd_exporter and this server interpret in the same way. A name has one type,
-    /// because the exporter drops values of another one, and a timer one rate.
+    /// because the exporter drops values of another one.
     pub(crate) fn exporter_line(&mut self) -> String {
         let number = self.random_below(30);
         let tags = self.pick(&["", "", "|#env:prod", "|#code:200,path:a-b", "|#zone:é x"]);
         let tenths = self.random_below(5000) as f64 / 10.0;
         match self.random_below(12) {
             0 => format!("gauge.{number}:{}{tenths}|g{tags}", self.pick(&["", "", "+", "-"])),
-            1 => format!("timer/{number}:{tenths}|ms{}{tags}", rate_of(number)),
-            2 => format!("size.{number}:{tenths}:1:2.5|h{}{tags}", rate_of(number)),
-            3 => format!("9share.{number}:{tenths}|d{}{tags}", rate_of(number)),
+            1 => format!("timer/{number}:{tenths}|ms{}{tags}", self.whole_rate()),
+            2 => format!("size.{number}:{tenths}:1:2.5|h{}{tags}", self.whole_rate()),
+            3 => format!("9share.{number}:{tenths}|d{}{tags}", self.whole_rate()),
             4 => format!("count.{number}:1|c:{tenths}|c:2|c{}", self.whole_rate()),
             5 => self.pick(&["", "count.1", "count.1:", "count.1:1", "count.1:x|c", ":1|c"]).into(),
             6 => format!("count.{number},env=prod:3|c"),
@@ -116,7 +116,7 @@ impl PacketGenerator {
             fields.push(format!("T{}", now - self.random_below(4) * 300));
         } else {
             let rate = match kind {
-                "ms" | "h" | "d" => WHOLE_RATES[number as usize % WHOLE_RATES.len()],
+                "ms" | "h" | "d" => rate_of(number),
                 _ => self.pick(&["", "", "|@0.5", "|@0.25", "|@1", "|@1e-1", "|@.2"]),
             };
             fields.push(rate.trim_start_matches('|').to_owned());
