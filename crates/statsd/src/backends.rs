@@ -12,7 +12,10 @@ mod file;
 mod graphite;
 mod http;
 mod influx;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod messages;
+mod metric_json;
 mod otlp;
 mod outbox;
 mod postgres;
@@ -31,6 +34,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+#[cfg(feature = "kafka")]
+pub use self::kafka::{KafkaBackend, KafkaSetupError};
 pub use self::{
     console::ConsoleOutput,
     exec::ExecBackend,

@@ -24,13 +24,15 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+#[cfg(not(feature = "kafka"))]
+pub(crate) use self::backends::KAFKA_MISSING;
 pub use self::{
     backends::{
         BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
-        GraphiteSettings, InfluxSettings, ObserverType, OtlpSettings, Partition,
-        PostgresCopyFormat, PostgresSettings, PrometheusNames, PrometheusSettings,
+        GraphiteSettings, InfluxSettings, KafkaFormat, KafkaSettings, ObserverType, OtlpSettings,
+        Partition, PostgresCopyFormat, PostgresSettings, PrometheusNames, PrometheusSettings,
         ProxyNodeSettings, ProxySettings, RemoteWriteSettings, RepeaterProtocol, RepeaterSettings,
-        Temporality, WebhookSettings,
+        SaslMechanism, Temporality, WebhookSettings,
     },
     input::{DogstatsdSettings, ExtraTypes, TagStyles},
     limits::{ExcessAction, PrefixLimit},
