@@ -66,6 +66,7 @@ lint: ## Format check, banned words, licences, the book, clippy and rustdoc, eac
 	mdbook build docs --dest-dir target/book
 	$(CARGO) clippy --workspace --all-targets $(FULL) -- -D warnings
 	$(CARGO) clippy --package howdah -- -D warnings
+	$(CARGO) clippy --package howdah-statsd --features kafka --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet $(FULL)
 
 fmt: ## Format the code.
