@@ -42,6 +42,7 @@ pub use self::{
     shard::SampleShard,
     timed::{TimedSample, TimedValues},
 };
+pub(crate) use self::totals::{InheritedTotals, RunningTotals};
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.
@@ -72,6 +73,18 @@ pub struct SharedShard {
 #[derive(Clone, Debug, Default)]
 pub struct Stamps(Arc<AtomicU64>);
 
+impl Stamps {
+    /// Returns the stamp of the next batch.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes all further stamps at least `stamp`, so that batches of another process come before.
+    pub(crate) fn raise_to(&self, stamp: u64) {
+        self.0.fetch_max(stamp, Ordering::Relaxed);
+    }
+}
+
 impl SharedShard {
     /// Creates an empty shard. With `messages`, it stores events and service checks, because a
     /// backend uses them.
@@ -87,7 +100,7 @@ impl SharedShard {
     pub fn lock(&self) -> MutexGuard<'_, SampleShard> {
         let mut shard = self.guard();
         // Taken under the lock, so that the stamps of a shard never decrease.
-        shard.start_batch(self.stamps.0.fetch_add(1, Ordering::Relaxed));
+        shard.start_batch(self.stamps.next());
         shard
     }
 
@@ -101,6 +114,15 @@ impl SharedShard {
     pub fn swap(&self, spare: ShardInterval, reset: bool) -> ShardInterval {
         let mut shard = self.guard();
         if reset { shard.swap_and_reset(spare) } else { shard.swap(spare) }
+    }
+
+    /// Calls `use_totals` with the last totals of counters whose senders report all counts since
+    /// their start.
+    pub(crate) fn with_running_totals<T>(
+        &self,
+        use_totals: impl FnOnce(&mut RunningTotals) -> T,
+    ) -> T {
+        use_totals(self.guard().running_totals())
     }
 
     fn guard(&self) -> MutexGuard<'_, SampleShard> {

@@ -39,6 +39,7 @@ pub use self::{
     graphite::GraphiteBackend,
     influx::InfluxBackend,
     otlp::OtlpBackend,
+    outbox::{BackendSpool, BatchContent, ValueBatch},
     postgres::{PostgresBackend, PostgresError},
     prometheus::{
         MappingError, MappingProblem, PrometheusBackend, PrometheusError, RemoteWriteBackend,
@@ -49,7 +50,7 @@ pub use self::{
     webhook::WebhookBackend,
 };
 pub(crate) use self::{
-    factory::{BackendSection, OpenedBackend},
+    factory::{BackendSection, EndpointSource, OpenedBackend},
     outbox::{
         DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
     },
@@ -100,6 +101,47 @@ pub trait MetricBackend: Send {
     /// Some spooled values could not be delivered.
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         let _ = timeout;
+        Ok(())
+    }
+
+    /// Delivers all spooled values within `timeout`, because another process has taken over, and
+    /// moves those that could not be delivered to `spool`.
+    ///
+    /// # Errors
+    ///
+    /// Values were lost.
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let _ = spool;
+        self.finish(timeout)
+    }
+
+    /// Spools batches that the same backend of another process could not deliver. The next flush
+    /// sends them.
+    fn adopt(&mut self, spool: BackendSpool) {
+        let _ = spool;
+    }
+
+    /// Whether the backend has a state besides its spool that another process must continue.
+    fn exports_state(&self) -> bool {
+        false
+    }
+
+    /// Returns the state for another process.
+    fn export_state(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Continues with the state of another process, before the first flush.
+    ///
+    /// # Errors
+    ///
+    /// The state is malformed.
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BackendError> {
+        let _ = state;
         Ok(())
     }
 }

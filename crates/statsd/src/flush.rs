@@ -35,7 +35,7 @@ pub use self::{
     timed::{TimedMetric, TimedType},
 };
 pub(crate) use self::{
-    registry::{DeleteOutcome, add_requirements},
+    registry::{DeleteOutcome, add_requirements, handover},
     table::MetricTable,
 };
 

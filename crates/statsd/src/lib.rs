@@ -36,6 +36,7 @@
 
 pub mod aggregate;
 pub mod backends;
+mod binary;
 pub mod flush;
 pub mod grammar;
 pub mod hyperloglog;

@@ -57,6 +57,9 @@ pub struct StatsdSettings {
     pub management: Option<SocketAddr>,
     /// Address that serves `/healthz` over HTTP. Default: off.
     pub health: Option<SocketAddr>,
+    /// Path of the socket on which `howdah statsd --takeover` takes over from this server. Default:
+    /// none.
+    pub takeover: Option<PathBuf>,
     /// Reply to `health` until that command changes it: true is `up`.
     pub healthy: bool,
     /// Time between flushes, phase-locked to the server's start. Default: 10 s.
@@ -93,6 +96,7 @@ impl Default for StatsdSettings {
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
             health: None,
+            takeover: None,
             healthy: true,
             flush_interval: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(10),

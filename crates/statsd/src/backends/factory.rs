@@ -10,10 +10,13 @@ use super::{
     OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
     RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
 };
-use crate::settings::{
-    ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings, OtlpSettings,
-    PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect, StatsdSettings,
-    WebhookSettings,
+use crate::{
+    receiver::InheritedSockets,
+    settings::{
+        ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings,
+        OtlpSettings, PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect,
+        StatsdSettings, WebhookSettings,
+    },
 };
 
 /// The reason why a backend cannot be created.
@@ -69,6 +72,18 @@ pub(crate) struct OpenedBackend {
     pub(crate) endpoint: Option<Arc<ScrapeEndpoint>>,
 }
 
+/// Where the endpoint of a Prometheus backend comes from.
+#[derive(Debug)]
+pub(crate) enum EndpointSource<'p> {
+    /// It is opened, with a passed socket if there is one, and serves at once.
+    New(&'p mut InheritedSockets),
+    /// Like `New`, but it serves nothing before the values of another process have arrived, or the
+    /// first flush: a counter must not start at 0 in between.
+    Successor(&'p mut InheritedSockets),
+    /// It was opened by an earlier backend.
+    Earlier(&'p Arc<ScrapeEndpoint>),
+}
+
 impl BackendSection {
     /// Returns all sections, in the order of the reference page. The repeater's are not included,
     /// because the readers feed it ([`super::PacketRepeater`]).
@@ -105,8 +120,8 @@ impl BackendSection {
         }
     }
 
-    /// Opens the backend. Only the Prometheus endpoint is opened here, or `earlier` is used if
-    /// there is one; the others connect when they first flush.
+    /// Opens the backend. Only the Prometheus endpoint is opened here; the others connect when they
+    /// first flush.
     ///
     /// # Errors
     ///
@@ -115,7 +130,7 @@ impl BackendSection {
         &self,
         dialect: StatsdDialect,
         environment: &Environment,
-        earlier: Option<&Arc<ScrapeEndpoint>>,
+        source: EndpointSource<'_>,
     ) -> Result<OpenedBackend, BackendOpenError> {
         let mut endpoint = None;
         let backend: Box<dyn MetricBackend> = match self {
@@ -123,7 +138,7 @@ impl BackendSection {
             Self::Console(settings) => Box::new(ConsoleOutput::new(settings, dialect)),
             Self::File(settings) => Box::new(FileBackend::new(settings.clone())),
             Self::Prometheus(settings) => {
-                let backend = PrometheusBackend::with_endpoint(settings, earlier)?;
+                let backend = PrometheusBackend::with_endpoint(settings, source)?;
                 endpoint = Some(backend.endpoint());
                 Box::new(backend)
             }
@@ -160,7 +175,10 @@ pub fn open(
     environment: &Environment,
 ) -> Result<Vec<Box<dyn MetricBackend>>, BackendOpenError> {
     let sections = BackendSection::all(settings).into_iter();
-    let opened = sections.map(|section| section.open(settings.dialect, environment, None));
+    let opened = sections.map(|section| {
+        let mut passed = InheritedSockets::default();
+        section.open(settings.dialect, environment, EndpointSource::New(&mut passed))
+    });
     opened.map(|opened| Ok(opened?.backend)).collect()
 }
 

@@ -30,7 +30,7 @@ use howdah_connect::{
 
 use self::{messages::MessageTables, table::SampleTable};
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     outbox::{BatchContent, DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
 use crate::{
@@ -138,6 +138,18 @@ impl PostgresBackend {
         })
     }
 
+    /// Sends the spooled batches for the last time, within `timeout`.
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let deadline = start + timeout;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
+        let delivered = self.finish_delivery(delivery);
+        self.record_flush(start, bytes);
+        delivered
+    }
+
     fn record_flush(&self, start: Instant, bytes: usize) {
         if bytes > 0 {
             self.status.set("flush_time", start.elapsed().as_millis() as f64);
@@ -205,23 +217,49 @@ impl MetricBackend for PostgresBackend {
     }
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
-        let start = Instant::now();
-        let deadline = start + timeout;
-        let (link, mut bytes) = (&mut self.link, 0);
-        let delivery =
-            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
-        let delivered = self.finish_delivery(delivery);
+        let delivered = self.deliver_rest(timeout);
         let abandoned = self.outbox.abandon(&self.link.target.to_string());
-        self.record_flush(start, bytes);
+        self.outbox.report(&self.status);
         delivered.and(abandoned)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        spool.in_doubt = self.link.in_doubt.take();
+        if !spool.batches.is_empty() {
+            spool.partitions = self.link.other_partitions.iter().copied().collect();
+        }
+        delivered
+    }
+
+    /// The batches come first, unless the first own one has an unanswered commit.
+    fn adopt(&mut self, spool: BackendSpool) {
+        let are_first = self.link.in_doubt.is_none();
+        self.outbox.adopt(spool.batches, are_first);
+        self.link.require_partition_starts(spool.partitions.into_iter());
+        if are_first {
+            self.link.in_doubt = spool.in_doubt;
+        }
+        self.outbox.report(&self.status);
     }
 }
 
 impl CopyConnection {
     /// Makes sure that the next batch is sent only once the partitions of these values exist.
     fn require_partitions(&mut self, timed: &[TimedMetric]) {
-        for metric in timed {
-            if self.other_partitions.insert(self.table.start_of(metric.time)) {
+        let starts: Vec<i64> =
+            timed.iter().map(|metric| self.table.start_of(metric.time)).collect();
+        self.require_partition_starts(starts.into_iter());
+    }
+
+    fn require_partition_starts(&mut self, starts: impl Iterator<Item = i64>) {
+        for start in starts {
+            if self.other_partitions.insert(start) {
                 self.ready_until = None;
             }
         }

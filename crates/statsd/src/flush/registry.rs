@@ -6,6 +6,7 @@
 
 mod calculation;
 mod deletion;
+pub(crate) mod handover;
 mod interval_merge;
 mod ranking;
 mod states;

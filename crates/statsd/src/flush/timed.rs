@@ -1,8 +1,13 @@
 //! Counters and gauges with a timestamp from their sender.
 
 use hashbrown::HashMap;
+use howdah_codec::ByteWriter as _;
 
-use crate::{MetricName, aggregate::MetricType};
+use crate::{
+    MetricName,
+    aggregate::MetricType,
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
+};
 
 /// All values of one counter or gauge that were sent with the same timestamp and collected by one
 /// flush.
@@ -84,6 +89,34 @@ impl TimedTable {
         }
         self.entries.insert(key, TimedEntry { name, value, stamp });
         true
+    }
+
+    /// Appends all values, for another process.
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        out.write_count(self.entries.len());
+        for ((kind, sent, time), entry) in &self.entries {
+            out.write_bool(*kind == TimedType::Gauge);
+            out.write_text(entry.name.key());
+            let differs = entry.name != *sent;
+            out.write_option(differs.then_some(sent), |out, sent| out.write_text(sent.key()));
+            out.write_option(*time, |out, time| out.write_signed(time));
+            out.write_f64(entry.value);
+            out.write_varint(entry.stamp);
+        }
+    }
+
+    /// Reads values that [`write_to`](Self::write_to) has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let mut table = Self::default();
+        for _ in 0..from.count()? {
+            let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
+            let name = MetricName::new(from.text()?);
+            let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+            let key = (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
+            let entry = TimedEntry { name, value: from.f64()?, stamp: from.total()? };
+            table.entries.insert(key, entry);
+        }
+        Ok(table)
     }
 
     /// Returns all values sorted by type, key and time, and empties the table. Values without a

@@ -38,11 +38,10 @@ impl PortListener {
     /// closed without a reply.
     pub(super) fn open(
         name: &'static str,
-        address: SocketAddr,
+        listener: TcpListener,
         connections_max: usize,
         serve: impl Fn(TcpStream, &StopFlag) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = io::pipe()?;

@@ -237,7 +237,7 @@ fn connections_above_limit_are_closed() {
     assert_eq!(lines.len(), 200);
 
     let mut above = TcpStream::connect(server.address(0)).unwrap();
-    let end = std::io::Read::read(&mut above, &mut [0]);
+    let end = io::Read::read(&mut above, &mut [0]);
     assert!(matches!(end, Ok(0) | Err(_)), "the connection must be closed at once: {end:?}");
     assert_eq!(
         server.wait_for_account(|account| account.sockets[0].discarded_total > 0).sockets[0]

@@ -171,6 +171,7 @@ impl ServerCore {
             ("listen", old.listen != new.listen),
             ("management", old.management != new.management),
             ("health", old.health != new.health),
+            ("takeover", old.takeover != new.takeover),
             ("flush-interval", old.flush_interval != new.flush_interval),
             ("limits", old.limits != new.limits),
             ("log", old.log != new.log),

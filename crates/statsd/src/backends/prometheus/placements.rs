@@ -64,6 +64,22 @@ impl PlacementTable {
         self.by_key.iter().map(HashTable::len).sum()
     }
 
+    /// Returns the placements of all keys, in the order in which they were added, each with the
+    /// source of its key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SeriesSource, &KeyPlacement)> {
+        let all =
+            [SeriesSource::Counter, SeriesSource::Gauge, SeriesSource::Timer, SeriesSource::Set];
+        // Placements from which only names are derived have no key any more.
+        let mut sources = vec![None; self.placements.len()];
+        for source in all {
+            for place in &self.by_key[source as usize] {
+                sources[*place as usize] = Some(source);
+            }
+        }
+        let placed = sources.into_iter().zip(&self.placements);
+        placed.filter_map(|(source, placement)| Some((source?, placement)))
+    }
+
     /// Returns the placement at an index.
     pub(super) fn get(&self, index: u32) -> &KeyPlacement {
         &self.placements[index as usize]

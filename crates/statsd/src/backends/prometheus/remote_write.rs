@@ -20,7 +20,7 @@ use howdah_stats::MetricHandle;
 use super::{
     PrometheusError, check_settings,
     cursor::ScrapeCursor,
-    families::FamilyTable,
+    families::{FamilyTable, handover},
     mapping::NameMapping,
     names::{self, label_pairs},
     samples::for_each_sample,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     backends::{
-        BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+        BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
         http::{AGENT, HttpSender},
         outbox::{BatchSink, ValueBatch},
     },
@@ -116,6 +116,36 @@ impl MetricBackend for RemoteWriteBackend {
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         self.sender.finish(timeout)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        self.sender.hand_over(timeout, spool)
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.sender.adopt(spool);
+    }
+
+    fn exports_state(&self) -> bool {
+        true
+    }
+
+    fn export_state(&mut self) -> Option<Vec<u8>> {
+        Some(handover::export(&self.families))
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BackendError> {
+        handover::import(&mut self.families, state).map_err(|error| BackendError {
+            receiver: self.sender.receiver().to_owned(),
+            action: "restoring",
+            source: error.into(),
+        })?;
+        self.families.report(&self.sender.status());
+        Ok(())
     }
 }
 

@@ -556,3 +556,39 @@ fn repeated_metrics_do_not_renew_removed_series() {
     }
     assert_lines(&flush(&mut prometheus, 1050, false), &["pool_size -2.5", "api_hits_total 30"]);
 }
+
+/// A backend that waits for the values of another process.
+fn successor(settings: &settings::PrometheusSettings) -> PrometheusBackend {
+    let source = &mut InheritedSockets::default();
+    PrometheusBackend::with_endpoint(settings, EndpointSource::Successor(source)).unwrap()
+}
+
+#[test]
+fn values_continue_in_another_process() {
+    for timers in [ObserverType::Summary, ObserverType::Histogram] {
+        let settings = settings::PrometheusSettings { timers, ..settings() };
+        let mut old = PrometheusBackend::new(&settings).unwrap();
+        old.flush(&Arc::new(snapshot_at(TIMESTAMP))).unwrap();
+        let state = old.export_state().unwrap();
+        let mut new =
+            successor(&settings);
+        new.import_state(&state).unwrap();
+        let own = |text: &str| text.lines().filter(|line| line.contains("statsd_")).count();
+        let lines = |text: String| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.contains("statsd_"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(lines(scrape(&new)), lines(scrape(&old)));
+        for backend in [&mut old, &mut new] {
+            backend.flush(&Arc::new(snapshot_at(TIMESTAMP + 10))).unwrap();
+        }
+        let (old, new) = (scrape(&old), scrape(&new));
+        assert!(own(&new) > 0);
+        assert_eq!(new, old);
+        for end in (0..state.len()).step_by(7) {
+            let mut other =
+                successor(&settings);
+            assert!(other.import_state(&state[..end]).is_err());
+        }
+    }
+}

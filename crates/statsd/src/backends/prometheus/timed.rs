@@ -59,6 +59,16 @@ impl TimedGauges {
         current
     }
 
+    /// Returns all gauges with their latest timestamps.
+    pub(super) fn latest(&self) -> impl ExactSizeIterator<Item = (&MetricName, i64)> {
+        self.latest.iter().map(|(name, time)| (name, *time))
+    }
+
+    /// Continues with the latest timestamp of a gauge in another process.
+    pub(super) fn restore(&mut self, name: &MetricName, time: i64) {
+        self.is_latest(name, time);
+    }
+
     /// Whether no value of the gauge had a later timestamp.
     fn is_latest(&mut self, name: &MetricName, time: i64) -> bool {
         match self.latest.get_mut(name) {

@@ -16,6 +16,19 @@ use crate::{
     settings::StatsdLimits,
 };
 
+/// Determines the entries of the cells that are new in the interval.
+pub(super) fn resolve_names(
+    registry: &mut KeyRegistry,
+    interval: &mut ShardInterval,
+    targets: &mut [Vec<CellTarget>; KINDS],
+) {
+    for name in interval.names.iter() {
+        let target = registry.cell_target(name);
+        targets[name.kind as usize].push(target);
+    }
+    interval.names.clear();
+}
+
 impl KeyRegistry {
     /// Adds the values of the interval. `targets` maps the shard's cells to registry entries.
     pub(super) fn add_interval(
@@ -24,10 +37,7 @@ impl KeyRegistry {
         targets: &mut [Vec<CellTarget>; KINDS],
         now: SystemTime,
     ) {
-        for name in interval.names.iter() {
-            let target = self.cell_target(name);
-            targets[name.kind as usize].push(target);
-        }
+        resolve_names(self, interval, targets);
         let now_ms = milliseconds(now);
         let flushes = self.flushes;
         let [counters, timers, gauges, sets] = targets;

@@ -43,7 +43,7 @@ fn tcp_with(change: impl FnOnce(&mut TcpRules)) -> ListenSettings {
 
 struct TcpRules {
     handshake_timeout: Duration,
-    allow: Vec<crate::settings::SenderNetwork>,
+    allow: Vec<SenderNetwork>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
@@ -56,7 +56,7 @@ fn assert_closed(mut stream: &TcpStream) {
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let end = stream.read_to_end(&mut Vec::new());
     let is_timeout = end.is_err_and(|error| {
-        matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+        matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
     });
     assert!(!is_timeout, "the connection must be closed");
 }
@@ -190,7 +190,7 @@ impl TestIdentity {
             .arg(&certificate)
             .output();
         let Ok(output) = openssl else {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: openssl is missing: install it");
+            let _ = writeln!(io::stderr(), "SKIPPED: openssl is missing: install it");
             return None;
         };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
