@@ -9,6 +9,7 @@ mod console;
 mod exec;
 mod factory;
 mod file;
+mod forward;
 mod graphite;
 mod http;
 mod influx;
@@ -36,6 +37,7 @@ pub use self::{
     exec::ExecBackend,
     factory::{BackendOpenError, open},
     file::FileBackend,
+    forward::ForwardBackend,
     graphite::GraphiteBackend,
     influx::InfluxBackend,
     otlp::OtlpBackend,
@@ -161,6 +163,8 @@ pub struct SnapshotRequirements {
     pub timer_fields: bool,
     /// Events and service checks, [`crate::flush::FlushSnapshot::messages`].
     pub messages: bool,
+    /// The form that another server can merge.
+    pub mergeable: bool,
 }
 
 impl Default for SnapshotRequirements {
@@ -177,6 +181,7 @@ impl SnapshotRequirements {
         idle_counters: false,
         timer_fields: false,
         messages: false,
+        mergeable: false,
     };
 
     /// Requires every part that at least one of the two requires.
@@ -188,6 +193,7 @@ impl SnapshotRequirements {
             idle_counters: self.idle_counters || other.idle_counters,
             timer_fields: self.timer_fields || other.timer_fields,
             messages: self.messages || other.messages,
+            mergeable: self.mergeable || other.mergeable,
         }
     }
 }

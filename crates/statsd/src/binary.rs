@@ -155,6 +155,12 @@ impl<'b> BinaryReader<'b> {
         Ok(list)
     }
 
+    /// Returns the bytes that are left.
+    pub(crate) fn rest(mut self) -> &'b [u8] {
+        let count = self.0.remaining();
+        self.0.bytes(count).unwrap_or_default()
+    }
+
     /// Checks that everything has been read.
     pub(crate) fn finish(self) -> Result<(), HandoverFormatError> {
         if self.0.is_empty() {

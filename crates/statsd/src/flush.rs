@@ -35,7 +35,10 @@ pub use self::{
     timed::{TimedMetric, TimedType},
 };
 pub(crate) use self::{
-    registry::{DeleteOutcome, add_requirements, handover},
+    registry::{
+        DeleteOutcome, add_requirements, handover,
+        mergeable::{ForwardedBatch, MergeablePart},
+    },
     table::MetricTable,
 };
 
@@ -78,6 +81,9 @@ pub struct FlushSnapshot {
     pub self_metrics: SelfMetrics,
     /// The configured percentiles, in order, such as 90, 99.9, -10.
     pub percentiles: Arc<[f64]>,
+    /// The interval in the form that another server can merge, if a backend requires it. Empty in
+    /// joined intervals.
+    pub(crate) mergeable: Arc<[MergeablePart]>,
     /// The rules for timers, used when intervals are joined.
     pub(crate) calculation: Arc<Calculation>,
 }

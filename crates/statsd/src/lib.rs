@@ -23,6 +23,7 @@
 //! - [`backends`]: each [`backends::MetricBackend`] sends snapshots somewhere, on its own thread.
 //! - [`server`]: the threads, the flush clock, startup and shutdown. [`management`]: the management
 //!   port.
+//! - `forwarding`: the protocol by which servers of a tree pass on their aggregates.
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
 //! - `yaml`: reads YAML with line numbers, for mapping files and settings of other servers.
@@ -38,6 +39,7 @@ pub mod aggregate;
 pub mod backends;
 mod binary;
 pub mod flush;
+mod forwarding;
 pub mod grammar;
 pub mod hyperloglog;
 pub mod js;

@@ -16,10 +16,8 @@ use std::{
     time::Duration,
 };
 
-use self::{
-    listener::{PortListener, StopFlag},
-    reply::{CommandReply, ManagementSession},
-};
+pub(crate) use self::listener::{PortListener, StopFlag};
+use self::reply::{CommandReply, ManagementSession};
 use crate::server::{ServerCore, ServerStartError};
 
 /// Maximum length of a command in bytes; far more than any command needs.

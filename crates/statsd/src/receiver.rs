@@ -32,21 +32,20 @@ mod transport;
 
 use std::{
     fmt, io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     os::fd::OwnedFd,
     sync::{Arc, mpsc},
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
 
-pub(crate) use self::sockets::SocketFile;
 use self::{
     access::StreamAccess,
     datagram::DatagramReader,
     handshake::HandshakeThread,
     passed::configured_label,
     senders::SenderFilter,
-    socket_counts::{SocketCounts, SocketLedger},
+    socket_counts::SocketLedger,
     sockets::{BoundSocket, SocketFileSettings},
     stop_signal::StopSignal,
     stream::StreamReader,
@@ -57,6 +56,7 @@ pub use self::{
     sockets::ReceiverOpenError,
     stream::InheritedConnection,
 };
+pub(crate) use self::{socket_counts::SocketCounts, sockets::SocketFile};
 use crate::{
     aggregate::SharedShard,
     ledger::{LossAccount, LossLedger},
@@ -133,7 +133,19 @@ pub struct PacketReceiver {
     /// Access rules of listeners, each with the socket's name.
     access: Vec<(String, Arc<StreamAccess>)>,
     sockets: Vec<SharedSocket>,
+    forwards: Vec<ForwardListener>,
     files: Vec<SocketFile>,
+}
+
+/// A listener for the aggregates of other servers. The receiver opens it; the server serves it.
+#[derive(Debug)]
+pub(crate) struct ForwardListener {
+    pub(crate) listener: TcpListener,
+    /// Counts batches as packets.
+    pub(crate) counts: Arc<SocketCounts>,
+    pub(crate) connections_max: usize,
+    /// The permitted servers; `None` if all are.
+    pub(crate) senders: Option<SenderFilter>,
 }
 
 /// A reader between two runs.
@@ -216,6 +228,7 @@ impl PacketReceiver {
         }
         let counts = sockets.datagrams.iter().map(|reader| Arc::clone(&reader.counts));
         let counts = counts.chain(sockets.streams.iter().map(|one| Arc::clone(&one.counts)));
+        let counts = counts.chain(sockets.forwards.iter().map(|one| Arc::clone(&one.counts)));
         let mut receiver = Self {
             readers: Vec::new(),
             halted: Vec::new(),
@@ -224,6 +237,7 @@ impl PacketReceiver {
             addresses: sockets.addresses,
             access: sockets.access,
             sockets: sockets.shared,
+            forwards: sockets.forwards,
             files: sockets.files,
             stop: Arc::clone(&stop),
         };
@@ -256,6 +270,11 @@ impl PacketReceiver {
         }
         receiver.park()?;
         Ok(receiver)
+    }
+
+    /// Takes the listeners for the aggregates of other servers.
+    pub(crate) fn take_forwards(&mut self) -> Vec<ForwardListener> {
+        std::mem::take(&mut self.forwards)
     }
 
     /// Starts a thread for each reader without one. They wait for [`release`](Self::release).
@@ -488,6 +507,7 @@ impl LineRelay {
 struct OpenSockets {
     datagrams: Vec<DatagramSocket>,
     streams: Vec<stream::StreamListener>,
+    forwards: Vec<ForwardListener>,
     addresses: Vec<Option<SocketAddr>>,
     access: Vec<(String, Arc<StreamAccess>)>,
     files: Vec<SocketFile>,
@@ -587,6 +607,17 @@ impl OpenSockets {
                 };
                 self.stream(opened, origin, rules);
             }
+            ListenSettings::Forward { address, connections, allow } => {
+                let activated = format!("tcp {address}");
+                let passed = passed.take(&label).or_else(|| passed.take(&activated));
+                let origin = SocketOrigin::new(label, passed.as_ref());
+                let opened = match passed {
+                    Some(passed) => sockets::adopt(passed, None, None)?,
+                    None => sockets::tcp(*address, sockets::v6_only(*address, all))?,
+                };
+                self.addresses.push(opened.address);
+                self.forward(opened, origin, *connections, SenderFilter::new(allow))?;
+            }
             ListenSettings::Unix { path, mode, owner, connections, idle_timeout } => {
                 let file = SocketFileSettings { path, mode: *mode, owner: owner.as_deref() };
                 let passed = passed.take(&label);
@@ -649,6 +680,32 @@ impl OpenSockets {
         });
         let datagram = DatagramSocket { socket, is_managed, senders_block, senders, counts };
         self.datagrams.push(datagram);
+    }
+
+    fn forward(
+        &mut self,
+        opened: BoundSocket,
+        origin: SocketOrigin,
+        connections_max: usize,
+        senders: Option<SenderFilter>,
+    ) -> Result<(), ReceiverOpenError> {
+        let SocketOrigin { label, is_managed } = origin;
+        let name = match opened.address {
+            Some(address) => format!("forward {address}"),
+            None => label.clone(),
+        };
+        let counts = SocketCounts::new(name, None);
+        let copy = opened.fd.try_clone().map_err(ReceiverOpenError::Reader)?;
+        self.shared.push(SharedSocket {
+            label,
+            socket: Arc::new(copy),
+            is_managed,
+            is_stream: false,
+            counts: Arc::clone(&counts),
+        });
+        let listener = opened.fd.into();
+        self.forwards.push(ForwardListener { listener, counts, connections_max, senders });
+        Ok(())
     }
 
     fn stream(

@@ -13,6 +13,7 @@
 mod backend_set;
 mod clock;
 mod core;
+mod forward;
 mod key_log;
 mod notices;
 mod observers;
@@ -51,8 +52,9 @@ use crate::{
         BackendOpenError, BackendSpool, MetricBackend, PacketRepeater, SnapshotRequirements, chain,
     },
     flush::{self, FlushTime, KeyRegistry},
+    forwarding::SequenceTable,
     ledger::LossAccount,
-    management::{Management, health},
+    management::{Management, PortListener, health},
     proxy::{ProxyError, StatsdProxy},
     receiver::{
         InheritedSocket, InheritedSockets, LineRelay, ObserverFactory, PacketHandlers,
@@ -72,6 +74,7 @@ pub struct StatsdServer {
     flush_thread: FlushThread,
     management: Option<Management>,
     health: Option<HttpServer>,
+    forwards: Vec<PortListener>,
     _takeover: Option<TakeoverListener>,
 }
 
@@ -282,9 +285,11 @@ impl StatsdServer {
             clock: FlushClock::new(settings.dialect, settings.flush_interval, started),
             key_log: KeyLog::new(Instant::now()),
         };
+        let mut forwarded = SequenceTable::default();
         // From the commit of a takeover on, no process reads until this one does.
         let spools = inheritance.map(|inheritance| {
-            let Inheritance { clock, since_key_log, connections, spools } = inheritance;
+            let Inheritance { clock, since_key_log, connections, spools, sequences } = inheritance;
+            forwarded = sequences;
             receiver.release(connections);
             schedule.clock = schedule.clock.continued(clock, SystemTime::now());
             schedule.key_log = KeyLog::continued(Instant::now(), since_key_log);
@@ -292,10 +297,19 @@ impl StatsdServer {
         });
         let backends = Arc::new(backends);
         let statuses = backends.statuses();
-        let parts =
-            CoreParts { config_lines, ledger: receiver.ledger(), statuses, repeater, proxy };
+        let parts = CoreParts {
+            config_lines,
+            ledger: receiver.ledger(),
+            statuses,
+            repeater,
+            proxy,
+            forwarded,
+        };
         let takeover = settings.takeover.clone();
         let core = Arc::new(ServerCore::new(settings, registry, parts, started));
+        let forwards = forward::serve_all(receiver.take_forwards(), &core);
+        let forwards = forwards.map_err(ServerStartError::Thread).map(Some);
+        let forwards = unless_taken_over(forwards, takes_over)?.unwrap_or_default();
         let ServicePorts { management, health, copies } = ports;
         let management = management.map(|listener| Management::listen(listener, &core));
         let management = unless_taken_over(management.transpose(), takes_over)?;
@@ -339,6 +353,7 @@ impl StatsdServer {
             flush_thread: flushing,
             management,
             health,
+            forwards,
             _takeover: takeover,
         })
     }
@@ -420,6 +435,7 @@ impl StatsdServer {
     pub fn stop(self) -> ShutdownReport {
         let timeout = self.core.settings().shutdown_timeout;
         let deadline = Instant::now() + timeout;
+        drop(self.forwards);
         // Waits for the end of a takeover in progress. After a successful one there is nothing to
         // drain.
         let receiver = self.receiver.0.lock().take();
@@ -584,6 +600,7 @@ fn last_flush(
     timeout: Duration,
 ) -> Vec<(&'static str, String)> {
     let deadline = Instant::now() + timeout;
+    core.close_forwarding();
     let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
     let snapshot = core.flush(time, core.ledger().read());
     backends.finish(&snapshot, deadline)

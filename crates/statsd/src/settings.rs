@@ -24,11 +24,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::{
     backends::{
-        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
-        GraphiteSettings, InfluxSettings, ObserverType, OtlpSettings, Partition,
-        PostgresCopyFormat, PostgresSettings, PrometheusNames, PrometheusSettings,
-        ProxyNodeSettings, ProxySettings, RemoteWriteSettings, RepeaterProtocol, RepeaterSettings,
-        Temporality, WebhookSettings,
+        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, ForwardSettings,
+        GraphiteProtocol, GraphiteSettings, HostAndPort, InfluxSettings, ObserverType,
+        OtlpSettings, Partition, PostgresCopyFormat, PostgresSettings, PrometheusNames,
+        PrometheusSettings, ProxyNodeSettings, ProxySettings, RemoteWriteSettings,
+        RepeaterProtocol, RepeaterSettings, Temporality, WebhookSettings,
     },
     input::{DogstatsdSettings, ExtraTypes, TagStyles},
     listen::ListenSettings,

@@ -172,6 +172,12 @@ impl<C> CellTable<C> {
         self.touched.iter().map(|index| (*index as usize, &self.cells[*index as usize]))
     }
 
+    /// Like [`iter`](Self::iter), in the same order, but with mutable cells of consecutive numbers
+    /// from 0, as added by [`push`](Self::push).
+    pub(crate) fn iter_pushed_mut(&mut self) -> impl Iterator<Item = &mut C> {
+        self.cells.iter_mut()
+    }
+
     /// Adds a used cell, whose number is one higher than that of the previous one, from 0.
     pub(crate) fn push(&mut self, cell: C) {
         self.touched.push(self.cells.len() as u32);

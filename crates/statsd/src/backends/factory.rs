@@ -6,16 +6,16 @@ use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend,
-    OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
+    ConsoleOutput, ExecBackend, FileBackend, ForwardBackend, GraphiteBackend, InfluxBackend,
+    MetricBackend, OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
     RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
 };
 use crate::{
     receiver::InheritedSockets,
     settings::{
-        ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings,
-        OtlpSettings, PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect,
-        StatsdSettings, WebhookSettings,
+        ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteSettings,
+        InfluxSettings, OtlpSettings, PostgresSettings, PrometheusSettings, RemoteWriteSettings,
+        StatsdDialect, StatsdSettings, WebhookSettings,
     },
 };
 
@@ -63,6 +63,7 @@ pub(crate) enum BackendSection {
     Postgres(PostgresSettings),
     Exec(ExecSettings),
     Webhook(WebhookSettings),
+    Forward(ForwardSettings),
 }
 
 /// A backend that was opened from a section.
@@ -109,6 +110,7 @@ impl BackendSection {
             .chain(settings.postgres.iter().cloned().map(Self::Postgres))
             .chain(settings.exec.iter().cloned().map(Self::Exec))
             .chain(settings.webhook.iter().cloned().map(Self::Webhook))
+            .chain(settings.forward.iter().cloned().map(Self::Forward))
             .collect()
     }
 
@@ -157,6 +159,10 @@ impl BackendSection {
             }
             Self::Webhook(settings) => {
                 Box::new(WebhookBackend::new(settings).map_err(BackendOpenError::Webhook)?)
+            }
+            Self::Forward(settings) => {
+                let uname = rustix::system::uname();
+                Box::new(ForwardBackend::new(settings, &uname.nodename().to_string_lossy()))
             }
         };
         Ok(OpenedBackend { backend, endpoint })
@@ -213,6 +219,8 @@ fn each_section_opens_backend() {
         timeout = "3s"
         [[backends.webhook]]
         url = "http://localhost/events"
+        [[backends.forward]]
+        to = "[::1]:8128"
         "#,
     )
     .expect("settings");
@@ -229,6 +237,7 @@ fn each_section_opens_backend() {
         "postgres",
         "exec",
         "webhook",
+        "forward",
     ];
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));

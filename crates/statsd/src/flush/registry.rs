@@ -8,6 +8,7 @@ mod calculation;
 mod deletion;
 pub(crate) mod handover;
 mod interval_merge;
+pub(crate) mod mergeable;
 mod ranking;
 mod states;
 mod unaggregated;
@@ -227,6 +228,9 @@ impl KeyRegistry {
         self.flushes += 1;
         let timestamp = rounded_seconds(time.now);
         self.record_timestamp_lag(timestamp);
+        let timed = self.unaggregated.take_timed(timestamp);
+        let mergeable =
+            if self.needs.mergeable { mergeable::export(self, &timed) } else { Vec::new() };
         let (counters, variant_counters) = self.counters();
         let (timers, variant_timers) = self.timers();
         let (gauges, variant_gauges) = self.gauges();
@@ -248,11 +252,12 @@ impl KeyRegistry {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
-            timed: self.unaggregated.take_timed(timestamp),
+            timed,
             messages,
             dropped_by_joins: JoinLosses::default(),
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
+            mergeable: mergeable.into(),
             calculation: Arc::clone(&self.calculation),
         };
         snapshot.self_metrics = SelfMetrics {

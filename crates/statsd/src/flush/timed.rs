@@ -64,6 +64,32 @@ impl TimedType {
     }
 }
 
+impl TimedMetric {
+    /// Appends the binary form, for another server:
+    ///
+    /// ```text
+    /// metric := gauge: bool, key: text, option text key as sent if it differs, signed time, f64
+    /// ```
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        let Self { kind, name, sent, time, value } = self;
+        out.write_bool(*kind == TimedType::Gauge);
+        out.write_text(name.key());
+        let differs = name != sent;
+        out.write_option(differs.then_some(sent), |out, sent| out.write_text(sent.key()));
+        out.write_signed(*time);
+        out.write_f64(*value);
+    }
+
+    /// Reads what [`write_to`](Self::write_to) has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
+        let name = MetricName::new(from.text()?);
+        let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+        let sent = sent.unwrap_or_else(|| name.clone());
+        Ok(Self { kind, name, sent, time: from.signed()?, value: from.f64()? })
+    }
+}
+
 impl TimedTable {
     /// Adds the value of a metric, given by its sanitised key and its key as sent. Returns whether
     /// it was added; a new key or time is not if there are already `max`.

@@ -52,6 +52,7 @@ fn core(dialect: StatsdDialect) -> (ServerCore, SharedShard) {
         statuses,
         repeater: None,
         proxy: None,
+        forwarded: crate::forwarding::SequenceTable::default(),
     };
     (ServerCore::new(settings, registry, parts, started), shard)
 }

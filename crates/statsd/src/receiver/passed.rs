@@ -120,6 +120,7 @@ pub(crate) fn configured_label(listen: &ListenSettings) -> String {
     match listen {
         ListenSettings::Udp { address, .. } => format!("udp {address}"),
         ListenSettings::Tcp { address, .. } => format!("tcp {address}"),
+        ListenSettings::Forward { address, .. } => format!("forward {address}"),
         ListenSettings::Unixgram { path, .. } => format!("unixgram {}", path.display()),
         ListenSettings::Unix { path, .. } => format!("unix {}", path.display()),
     }

@@ -70,6 +70,12 @@ impl SocketCounts {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
+    /// Adds received packets, for sockets with several readers.
+    pub(crate) fn add_shared(&self, packets: u64, bytes: u64) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Adds items that the reader itself discarded.
     pub(crate) fn discard(&self, count: u64) {
         if count == 0 {

@@ -252,6 +252,7 @@ pub(crate) fn v6_only(address: SocketAddr, all: &[ListenSettings]) -> bool {
     address.is_ipv6()
         && all.iter().any(|other| match other {
             ListenSettings::Udp { address: other, .. }
+            | ListenSettings::Forward { address: other, .. }
             | ListenSettings::Tcp { address: other, .. } => {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             }

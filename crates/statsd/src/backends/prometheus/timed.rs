@@ -32,6 +32,7 @@ impl TimedGauges {
             variants: MetricVariants::default(),
             timed: Vec::new(),
             messages: [].into(),
+            mergeable: [].into(),
             percentiles: snapshot.percentiles.clone(),
             calculation: snapshot.calculation.clone(),
             self_metrics: snapshot.self_metrics.clone(),

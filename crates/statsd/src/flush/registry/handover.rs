@@ -184,17 +184,17 @@ pub(crate) fn export_intervals(registry: &mut KeyRegistry, intervals: &[ShardInt
 
 /// Intervals that have been read, but not added to a registry yet.
 #[derive(Debug)]
-pub(crate) struct ImportedIntervals(Vec<ImportedInterval>);
+pub(crate) struct ImportedIntervals(pub(super) Vec<ImportedInterval>);
 
 /// An interval with the keys of its cells, by metric type.
 #[derive(Debug)]
-struct ImportedInterval {
-    interval: ShardInterval,
-    keys: [Vec<ImportedKey>; KINDS],
+pub(super) struct ImportedInterval {
+    pub(super) interval: ShardInterval,
+    pub(super) keys: [Vec<ImportedKey>; KINDS],
 }
 
 /// The sanitised key of a cell, and the key as sent if it differs.
-type ImportedKey = (MetricName, Option<MetricName>);
+pub(super) type ImportedKey = (MetricName, Option<MetricName>);
 
 impl ImportedIntervals {
     /// Reads intervals that [`export_intervals`] has written.
@@ -204,6 +204,12 @@ impl ImportedIntervals {
     /// The bytes are not those of [`export_intervals`].
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, HandoverFormatError> {
         let mut from = BinaryReader::new(bytes);
+        let intervals = Self::read_from(&mut from)?;
+        from.finish()?;
+        Ok(intervals)
+    }
+
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
         let intervals = from.list(|from| {
             let mut interval = ShardInterval::default();
             read_interval_counts(from, &mut interval)?;
@@ -217,7 +223,6 @@ impl ImportedIntervals {
             interval.messages = read_messages(from)?;
             Ok(ImportedInterval { interval, keys })
         })?;
-        from.finish()?;
         Ok(Self(intervals))
     }
 
@@ -308,7 +313,7 @@ pub(crate) fn continue_stamps(registry: &KeyRegistry, stamp: u64) {
 }
 
 /// A value that is handed over.
-trait HandedOver: Default {
+pub(super) trait HandedOver: Default {
     fn write_to(&self, out: &mut Vec<u8>);
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError>;
 }
@@ -604,7 +609,12 @@ fn read_members(from: &mut BinaryReader<'_>) -> Result<SetContent, HandoverForma
         let estimate = HyperLogLog::from_bytes(from.bytes()?);
         estimate.ok_or(HandoverFormatError::Invalid("the estimate of a set is invalid"))
     })?;
-    Ok((members, estimate.map(Box::new)))
+    match (members, estimate) {
+        (members, Some(_)) if !MemberSet::is_empty(&members) => {
+            Err(HandoverFormatError::Invalid("a set has members and an estimate"))
+        }
+        (members, estimate) => Ok((members, estimate.map(Box::new))),
+    }
 }
 
 fn write_timed(out: &mut Vec<u8>, timed: &TimedValues) {
@@ -639,7 +649,7 @@ fn read_timed(
     Ok(())
 }
 
-fn write_interval_counts(out: &mut Vec<u8>, interval: &ShardInterval) {
+pub(super) fn write_interval_counts(out: &mut Vec<u8>, interval: &ShardInterval) {
     for count in [
         interval.packets,
         interval.bytes,
@@ -801,6 +811,7 @@ mod tests {
             distributions: true,
             names_as_sent: true,
             messages: true,
+            mergeable: true,
             ..SnapshotRequirements::default()
         };
         KeyRegistry::new(&settings(dialect), needs, time(1_000))
@@ -817,6 +828,7 @@ mod tests {
         let messages = snapshot.messages.iter().cloned();
         let untimed = messages.map(|message| ReceivedMessage { received: UNIX_EPOCH, ..message });
         snapshot.messages = untimed.collect();
+        snapshot.mergeable = Arc::default();
         format!("{snapshot:#?}")
     }
 

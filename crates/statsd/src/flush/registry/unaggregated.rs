@@ -8,6 +8,7 @@ use std::{
 use howdah_codec::ByteWriter as _;
 
 use crate::{
+    MetricName,
     aggregate::{MessageBuffer, ShardInterval},
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{
@@ -61,6 +62,24 @@ impl UnaggregatedInput {
         self.messages.append(&mut interval.messages, settings.limits.message_bytes);
     }
 
+    /// Adds a value that another server forwards; returns whether it was added, as
+    /// [`TimedTable::add`] does.
+    pub(super) fn add_timed(
+        &mut self,
+        kind: TimedType,
+        names: (MetricName, MetricName),
+        time: Option<i64>,
+        value: (f64, u64),
+        max: usize,
+    ) -> bool {
+        self.timed.add(kind, names, time, value, max)
+    }
+
+    /// Returns the events and service checks as received, each with the time of its receipt.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (SystemTime, &[u8])> {
+        self.messages.iter()
+    }
+
     /// Appends everything, for another process: values with timestamps, then messages.
     pub(super) fn write_to(&self, out: &mut Vec<u8>) {
         self.timed.write_to(out);
@@ -96,18 +115,29 @@ pub(super) fn write_messages(out: &mut Vec<u8>, messages: &MessageBuffer) {
     out.write_varint(messages.dropped);
     let lines = messages.iter();
     out.write_count(lines.len());
-    for (received, line) in lines {
-        let since = received.duration_since(UNIX_EPOCH).unwrap_or_default();
-        out.write_varint(u64::try_from(since.as_micros()).unwrap_or_default());
-        out.write_bytes(line);
-    }
+    lines.for_each(|(received, line)| write_message(out, received, line));
+}
+
+pub(super) fn write_message(out: &mut Vec<u8>, received: SystemTime, line: &[u8]) {
+    let since = received.duration_since(UNIX_EPOCH).unwrap_or_default();
+    out.write_varint(u64::try_from(since.as_micros()).unwrap_or_default());
+    out.write_bytes(line);
 }
 
 pub(super) fn read_messages(
     from: &mut BinaryReader<'_>,
 ) -> Result<MessageBuffer, HandoverFormatError> {
+    let dropped = from.total()?;
+    let mut messages = read_messages_list(from)?;
+    messages.dropped = dropped;
+    Ok(messages)
+}
+
+/// Reads messages without the number of dropped ones.
+pub(super) fn read_messages_list(
+    from: &mut BinaryReader<'_>,
+) -> Result<MessageBuffer, HandoverFormatError> {
     let mut messages = MessageBuffer::default();
-    messages.dropped = from.total()?;
     for _ in 0..from.count()? {
         let received = UNIX_EPOCH + Duration::from_micros(from.total()?);
         // The limit applies once they are added to those of this process.

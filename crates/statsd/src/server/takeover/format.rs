@@ -5,8 +5,9 @@
 //! BASE       := interval ms, phase ms, next flush ms, ms since the last key log, registry: bytes,
 //!               list of (backend: text, number among those of this name, state: bytes)
 //! CONNECTION := label of the listener: text, rest of the line is discarded: bool, line: bytes
-//! LAST       := intervals: bytes, running totals: bytes, last stamp, list of (label of a socket: text, packets, bytes,
-//!               discarded, denied, failed handshakes), backlog drops before the start
+//! LAST       := intervals: bytes, running totals: bytes, last stamp, list of (label of a socket:
+//!               text, packets, bytes, discarded, denied, failed handshakes), backlog drops before
+//!               the start, sequences of forwarded batches: bytes
 //! SPOOL      := backend: text, number, transaction in doubt: option text,
 //!               list of starts of partitions: signed, content: byte, values, batch: bytes
 //! ```
@@ -161,6 +162,7 @@ pub(super) struct LastBody {
     pub(super) stamp: u64,
     pub(super) sockets: Vec<SocketTotals>,
     pub(super) backlog_before: u64,
+    pub(super) sequences: Vec<u8>,
 }
 
 impl LastBody {
@@ -175,6 +177,7 @@ impl LastBody {
             totals.iter().for_each(|total| out.write_varint(*total));
         }
         out.write_varint(self.backlog_before);
+        out.write_bytes(&self.sequences);
         out
     }
 
@@ -186,9 +189,9 @@ impl LastBody {
             let label = from.text()?.to_owned();
             Ok(SocketTotals { label, totals: read_totals(from)? })
         })?;
-        let backlog_before = from.total()?;
+        let (backlog_before, sequences) = (from.total()?, from.bytes()?.to_vec());
         from.finish()?;
-        Ok(Self { intervals, running_totals, stamp, sockets, backlog_before })
+        Ok(Self { intervals, running_totals, stamp, sockets, backlog_before, sequences })
     }
 }
 
@@ -270,6 +273,7 @@ mod tests {
             stamp: 1 << 40,
             sockets: vec![totals],
             backlog_before: 9,
+            sequences: b"sequences".to_vec(),
         };
         assert_round_trip(&body, &body.encode(), LastBody::decode);
         let batch = |bytes: &[u8]| ValueBatch {

@@ -183,7 +183,8 @@ pub(in crate::server) fn hand_over(
     let halted = Instant::now();
     packets.halt();
     let intervals = handover::take_intervals(&mut registry);
-    let sent = send_last(stream, packets, &mut registry, &intervals);
+    let sequences = core.forwarded_sequences();
+    let sent = send_last(stream, packets, (&mut registry, &intervals), sequences);
     if let Err(error) = sent.and_then(|()| wait_for_commit(stream)) {
         handover::restore_intervals(&mut registry, intervals, SystemTime::now());
         if let Err(error) = packets.resume() {
@@ -191,6 +192,7 @@ pub(in crate::server) fn hand_over(
         }
         return Err(error);
     }
+    core.close_forwarding();
     let paused_us = halted.elapsed().as_micros() as u64;
     let total_ms = started.elapsed().as_millis() as u64;
     tracing::info!(paused_us, total_ms, "another process has taken over");
@@ -202,8 +204,8 @@ pub(in crate::server) fn hand_over(
 fn send_last(
     stream: &UnixStream,
     packets: &mut PacketReceiver,
-    registry: &mut KeyRegistry,
-    intervals: &[ShardInterval],
+    (registry, intervals): (&mut KeyRegistry, &[ShardInterval]),
+    sequences: Vec<u8>,
 ) -> io::Result<()> {
     for connection in packets.passed_connections()? {
         let body = ConnectionBody {
@@ -220,6 +222,7 @@ fn send_last(
         stamp: handover::last_stamp(registry),
         sockets,
         backlog_before,
+        sequences,
     };
     send_body(stream, LAST, &body.encode())
 }

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     flush::{KeyRegistry, handover},
+    forwarding::SequenceTable,
     receiver::{InheritedConnection, InheritedSocket, InheritedSockets, PacketReceiver},
     server::{FlushCommand, backend_set::BackendSet, clock::ClockState},
 };
@@ -36,6 +37,7 @@ pub(in crate::server) struct Inheritance {
     pub(in crate::server) since_key_log: Duration,
     pub(in crate::server) connections: Vec<InheritedConnection>,
     pub(in crate::server) spools: SpoolReceiver,
+    pub(in crate::server) sequences: SequenceTable,
 }
 
 /// The connection on which batches arrive that the old process could not deliver.
@@ -146,10 +148,12 @@ impl Predecessor {
         intervals.add_to(registry, SystemTime::now());
         handover::import_running_totals(registry, &last.running_totals).map_err(invalid)?;
         handover::continue_stamps(registry, last.stamp);
+        let sequences = SequenceTable::import(&last.sequences).map_err(invalid)?;
         receiver.restore_totals(last.sockets, last.backlog_before);
         // The commit.
         send_frame(&stream, TAKEN, b"", None)?;
-        Ok(Inheritance { clock, since_key_log, connections, spools: SpoolReceiver(stream) })
+        let spools = SpoolReceiver(stream);
+        Ok(Inheritance { clock, since_key_log, connections, spools, sequences })
     }
 }
 
