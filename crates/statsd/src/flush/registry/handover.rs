@@ -61,7 +61,7 @@ pub(crate) fn export_registry(registry: &mut KeyRegistry, now: SystemTime) -> Ve
     registry.collect(now);
     let mut out = Vec::new();
     out.write_varint(registry.flushes.into());
-    out.write_option(registry.last_timestamp, |out, seconds| out.write_signed(seconds));
+    out.write_option(registry.last_timestamp, howdah_codec::ByteWriter::write_signed);
     out.write_varint(registry.overflow_keys);
     write_totals(&mut out, &registry.totals);
     out.write_count(registry.recent.len());
@@ -449,7 +449,7 @@ impl HandedOver for TimerState {
 
 impl HandedOver for GaugeState {
     fn write_to(&self, out: &mut Vec<u8>) {
-        out.write_option(self.before, |out, value| out.write_f64(value));
+        out.write_option(self.before, crate::binary::BinaryWriter::write_f64);
         self.running.write_to(out);
         out.write_option(self.ttl, |out, flushes| out.write_varint(flushes.into()));
     }
