@@ -31,6 +31,7 @@ use std::sync::{
 use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::keys::CONTAINER_SEPARATOR;
+pub(crate) use self::totals::{InheritedTotals, RunningTotals};
 pub use self::{
     cells::{
         CellTable, CounterCell, GaugeCell, NewName, NewNames, SetCell, ShardInterval, Sketched,
@@ -42,7 +43,6 @@ pub use self::{
     shard::SampleShard,
     timed::{TimedSample, TimedValues},
 };
-pub(crate) use self::totals::{InheritedTotals, RunningTotals};
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.

@@ -160,9 +160,7 @@ impl HaltedReader {
     fn run(self) -> Option<Self> {
         match self {
             Self::Datagram(reader) => reader.run().map(|reader| Self::Datagram(Box::new(reader))),
-            Self::Handshake(reader) => {
-                reader.run().map(|reader| Self::Handshake(Box::new(reader)))
-            }
+            Self::Handshake(reader) => reader.run().map(|reader| Self::Handshake(Box::new(reader))),
             Self::Stream(reader) => reader.run().map(|reader| Self::Stream(Box::new(reader))),
         }
     }
@@ -257,8 +255,8 @@ impl PacketReceiver {
         if !sockets.streams.is_empty() {
             let needs_handshakes = sockets.streams.iter().any(|one| one.access.is_some());
             let handshakes = if needs_handshakes {
-                let (thread, queue) = HandshakeThread::new(Arc::clone(&stop))
-                    .map_err(ReceiverOpenError::Reader)?;
+                let (thread, queue) =
+                    HandshakeThread::new(Arc::clone(&stop)).map_err(ReceiverOpenError::Reader)?;
                 receiver.halted.push(HaltedReader::Handshake(Box::new(thread)));
                 Some(queue)
             } else {
@@ -708,12 +706,7 @@ impl OpenSockets {
         Ok(())
     }
 
-    fn stream(
-        &mut self,
-        opened: BoundSocket,
-        origin: SocketOrigin,
-        rules: StreamRules,
-    ) {
+    fn stream(&mut self, opened: BoundSocket, origin: SocketOrigin, rules: StreamRules) {
         let SocketOrigin { label, is_managed } = origin;
         let StreamRules { connections_max, idle_timeout, senders, access } = rules;
         self.files.extend(opened.file);

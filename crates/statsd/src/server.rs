@@ -172,7 +172,7 @@ enum FlushCommand {
     Adopt(BackendId, BackendSpool),
 }
 
-/// What the flush thread shares with others.
+/// The state that the flush thread shares with others.
 struct FlushShared {
     core: Arc<ServerCore>,
     receiver: SharedReceiver,
@@ -278,7 +278,9 @@ impl StatsdServer {
         let backends =
             BackendSet::start(opener, prepared, started).map_err(ServerStartError::Thread)?;
         let inheritance = match predecessor {
-            Some(predecessor) => Some(predecessor.take_over(&mut registry, &receiver, &backends)?),
+            Some(predecessor) => {
+                Some(predecessor.take_over(&mut registry, &receiver, &backends)?)
+            }
             None => None,
         };
         let mut schedule = FlushSchedule {
@@ -324,8 +326,8 @@ impl StatsdServer {
             receiver: Arc::clone(&receiver),
             backends: Arc::clone(&backends),
         };
-        let flushing = FlushThread::start(shared, schedule, handed_over)
-            .map_err(ServerStartError::Thread)?;
+        let flushing =
+            FlushThread::start(shared, schedule, handed_over).map_err(ServerStartError::Thread)?;
         if let Some(Err(error)) = spools.map(|spools| spools.receive(flushing.commands.clone())) {
             tracing::error!(%error, "cannot receive what the old process could not deliver");
         }
@@ -520,7 +522,7 @@ enum FlushEnd {
     /// The server was dropped.
     Dropped,
     /// The process at the other end of the stream has taken over.
-    HandedOver(UnixStream, LineRelay),
+    HandedOver(UnixStream, Box<LineRelay>),
 }
 
 /// Flushes on schedule until stopped or handed over.
@@ -552,7 +554,7 @@ fn run(
                 match outcome {
                     Ok(relay) => {
                         let _ = reply.send(Ok(()));
-                        return FlushEnd::HandedOver(stream, relay);
+                        return FlushEnd::HandedOver(stream, Box::new(relay));
                     }
                     Err(error) => drop(reply.send(Err(error))),
                 }

@@ -125,7 +125,7 @@ impl TimedTable {
             out.write_text(entry.name.key());
             let differs = entry.name != *sent;
             out.write_option(differs.then_some(sent), |out, sent| out.write_text(sent.key()));
-            out.write_option(*time, |out, time| out.write_signed(time));
+            out.write_option(*time, Vec::write_signed);
             out.write_f64(entry.value);
             out.write_varint(entry.stamp);
         }
@@ -138,7 +138,8 @@ impl TimedTable {
             let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
             let name = MetricName::new(from.text()?);
             let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
-            let key = (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
+            let key =
+                (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
             let entry = TimedEntry { name, value: from.f64()?, stamp: from.total()? };
             table.entries.insert(key, entry);
         }

@@ -265,8 +265,8 @@ impl BackendSet {
         Ok(states)
     }
 
-    /// Makes a backend continue with the state of another process. Returns false if there is no
-    /// such backend.
+    /// Makes a backend continue with the state of another process. Returns false if this process
+    /// does not have the backend.
     ///
     /// # Errors
     ///
@@ -283,8 +283,8 @@ impl BackendSet {
         imported.transpose().map(|imported| imported.is_some())
     }
 
-    /// Makes a backend deliver batches of another process. Returns false if there is no such
-    /// backend.
+    /// Makes a backend deliver batches of another process. Returns false if this process does not
+    /// have the backend.
     pub(super) fn adopt(&self, id: &BackendId, spool: BackendSpool) -> bool {
         let entries = self.entries.lock();
         let entry = ids(&entries).iter().position(|one| one == id).map(|at| &entries[at]);
@@ -294,10 +294,7 @@ impl BackendSet {
     /// Makes all backends deliver what they have, because another process has taken over. Returns
     /// them with the ids under which that process gets the rest; `None` if a reload had removed
     /// the backend before.
-    pub(super) fn hand_over(
-        &self,
-        deadline: Instant,
-    ) -> Vec<(Option<BackendId>, PendingFinish)> {
+    pub(super) fn hand_over(&self, deadline: Instant) -> Vec<(Option<BackendId>, PendingFinish)> {
         let entries = std::mem::take(&mut *self.entries.lock());
         let ids = ids(&entries).into_iter().map(Some);
         let ending = entries.into_iter().map(|entry| entry.runner.hand_over(deadline));
@@ -346,8 +343,8 @@ impl BackendSet {
             let mut earlier = earlier.filter(|(entry, removed)| **removed && listens(entry));
             let earlier = earlier.find_map(|((_, endpoint), _)| endpoint.as_ref());
             let mut none = InheritedSockets::default();
-            let source = earlier
-                .map_or_else(|| EndpointSource::New(&mut none), EndpointSource::Earlier);
+            let source =
+                earlier.map_or_else(|| EndpointSource::New(&mut none), EndpointSource::Earlier);
             prepared.push(opener.open(section.clone(), source)?);
         }
         let needs = prepared.iter().map(PreparedBackend::requirements);

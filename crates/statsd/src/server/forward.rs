@@ -109,8 +109,8 @@ fn wait_for_frame(stream: &TcpStream, stopping: &StopFlag) -> io::Result<bool> {
 
 /// Merges a batch, and returns the reply.
 fn merge(core: &ServerCore, body: &[u8]) -> (u8, Vec<u8>) {
-    let read = forwarding::decode_batch(body)
-        .and_then(|(id, part)| Ok((id, ForwardedBatch::read(part)?)));
+    let read =
+        forwarding::decode_batch(body).and_then(|(id, part)| Ok((id, ForwardedBatch::read(part)?)));
     let (id, batch) = match read {
         Ok(read) => read,
         Err(error) => return (NO, refusal(true, &error.to_string())),

@@ -53,9 +53,7 @@ use howdah_net::takeover::{receive_frame, send_frame};
 pub use self::successor::Predecessor;
 pub(super) use self::{
     format::BackendId,
-    predecessor::{
-        HandoverSource, SharedFile, TakeoverListener, finish, hand_over, send_spools,
-    },
+    predecessor::{HandoverSource, SharedFile, TakeoverListener, finish, hand_over, send_spools},
     successor::Inheritance,
 };
 

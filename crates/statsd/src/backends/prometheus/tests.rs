@@ -570,8 +570,7 @@ fn values_continue_in_another_process() {
         let mut old = PrometheusBackend::new(&settings).unwrap();
         old.flush(&Arc::new(snapshot_at(TIMESTAMP))).unwrap();
         let state = old.export_state().unwrap();
-        let mut new =
-            successor(&settings);
+        let mut new = successor(&settings);
         new.import_state(&state).unwrap();
         let own = |text: &str| text.lines().filter(|line| line.contains("statsd_")).count();
         let lines = |text: String| -> Vec<String> {
@@ -586,8 +585,7 @@ fn values_continue_in_another_process() {
         assert!(own(&new) > 0);
         assert_eq!(new, old);
         for end in (0..state.len()).step_by(7) {
-            let mut other =
-                successor(&settings);
+            let mut other = successor(&settings);
             assert!(other.import_state(&state[..end]).is_err());
         }
     }

@@ -621,7 +621,7 @@ fn write_timed(out: &mut Vec<u8>, timed: &TimedValues) {
     out.write_count(timed.len());
     for TimedSample { kind, time, name, tags, value, stamp, hits } in timed.iter() {
         out.write_bool(kind == MetricType::Gauge);
-        out.write_option(time, |out, time| out.write_signed(time));
+        out.write_option(time, Vec::write_signed);
         out.write_bytes(name);
         out.write_bytes(tags);
         out.write_f64(value);
@@ -834,10 +834,7 @@ mod tests {
 
     /// Applies all packets in turn, with a flush after the first; `hand_over` may replace the
     /// registry after each.
-    fn run(
-        dialect: StatsdDialect,
-        hand_over: impl Fn(KeyRegistry) -> KeyRegistry,
-    ) -> Vec<String> {
+    fn run(dialect: StatsdDialect, hand_over: impl Fn(KeyRegistry) -> KeyRegistry) -> Vec<String> {
         let mut registry = registry(dialect);
         registry.shard();
         let mut snapshots = Vec::new();

@@ -207,8 +207,7 @@ pub(super) fn export(registry: &mut KeyRegistry, timed: &[TimedMetric]) -> Vec<M
         }
     });
     parts.add_table(3, &mut registry.sets, &mut variants.sets, |state, hits| {
-        let is_used =
-            !state.members.is_empty() || state.estimate.is_some() || state.refused > 0;
+        let is_used = !state.members.is_empty() || state.estimate.is_some() || state.refused > 0;
         is_used.then(|| SetCell {
             members: state.members.clone(),
             estimate: state.estimate.clone(),

@@ -52,11 +52,7 @@ const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 
 fn parent_settings(folder: &std::path::Path) -> StatsdSettings {
     StatsdSettings {
-        listen: vec![ListenSettings::Forward {
-            address: ANY,
-            connections: 16,
-            allow: Vec::new(),
-        }],
+        listen: vec![ListenSettings::Forward { address: ANY, connections: 16, allow: Vec::new() }],
         management: None,
         flush_interval: Duration::from_millis(100),
         takeover: Some(folder.join("takeover")),

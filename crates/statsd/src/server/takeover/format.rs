@@ -266,7 +266,8 @@ mod tests {
             tail: b"a.b:1".to_vec(),
         };
         assert_round_trip(&body, &body.encode(), ConnectionBody::decode);
-        let totals = SocketTotals { label: "udp 0.0.0.0:8125".to_owned(), totals: [1, 300, 2, 4, 5] };
+        let totals =
+            SocketTotals { label: "udp 0.0.0.0:8125".to_owned(), totals: [1, 300, 2, 4, 5] };
         let body = LastBody {
             intervals: b"intervals".to_vec(),
             running_totals: b"totals".to_vec(),
