@@ -6,6 +6,7 @@
 mod bare_receiver;
 mod parse;
 mod process;
+mod rules;
 mod run;
 mod sender;
 mod servers;
@@ -22,6 +23,8 @@ enum BenchCommand {
     Run(run::Args),
     /// Parse and aggregate without sockets
     Parse(parse::Args),
+    /// Aggregate and flush with and without rules, without sockets
+    Rules(rules::Args),
     /// Receive and count packets, nothing else
     Bare {
         /// Port on the loopback interface
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     match BenchCommand::parse() {
         BenchCommand::Run(args) => run::run(&args),
         BenchCommand::Parse(args) => parse::run(args),
+        BenchCommand::Rules(args) => rules::run(args),
         BenchCommand::Bare { port, buffer_bytes } => bare_receiver::run(port, buffer_bytes),
     }
 }

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use crate::{
     parse,
     process::{RaisedBufferLimits, ServerProcess, backlog_drops, free_port, pin},
+    rules,
     sender::{SendStats, send},
     servers::{ServerInventory, ServerKind, ServerOptions},
     sink::CarbonSink,
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     /// Fewer packets, one repetition: two minutes instead of ten
     #[arg(long)]
     quick: bool,
-    /// Only these tables: flat, paced, ladder, flush, parse, packed, keys, memory
+    /// Only these tables: flat, paced, ladder, flush, parse, packed, keys, memory, rules
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         quick: args.quick,
     };
     let mut page = bench.header(buffers.is_some());
-    let sections: [(&str, Section); 8] = [
+    let sections: [(&str, Section); 9] = [
         ("flat", StatsdBench::flat_out),
         ("paced", StatsdBench::paced),
         ("ladder", StatsdBench::ladder),
@@ -63,6 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ("packed", StatsdBench::packed),
         ("keys", StatsdBench::many_keys),
         ("memory", StatsdBench::prometheus_memory),
+        ("rules", StatsdBench::rules),
     ];
     for (name, section) in sections {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
@@ -340,6 +342,24 @@ impl StatsdBench {
             ]);
         }
         Ok(format!("### Parse and aggregate alone\n\n{}", table.text()))
+    }
+
+    /// Aggregation and flushes with and without rules, alternating.
+    fn rules(&self) -> anyhow::Result<String> {
+        let metrics = self.size(10_000_000, 3_000_000);
+        let (mut none, mut ten) = (Vec::new(), Vec::new());
+        for _ in 0..self.size(5, 1) {
+            none.push(rules::nanoseconds_per_metric(metrics, &[])?);
+            ten.push(rules::nanoseconds_per_metric(metrics, &rules::ten_rules())?);
+        }
+        let mut table = MarkdownTable::new(&["rules", "CPU ns per metric"]);
+        for (name, values) in [("none", none), ("ten", ten)] {
+            let median = MedianRange::from_values(values).unwrap_or_default();
+            table.row(&[name.to_owned(), format!("{:.1}", median.median)]);
+        }
+        let keys = workload::TAGGED_KEYS;
+        let title = format!("### Rules: {keys} counters with four tags, flushes included\n\n");
+        Ok(title + &table.text())
     }
 
     /// Full packets, at a rate that node can handle.

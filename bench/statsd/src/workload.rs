@@ -57,6 +57,20 @@ pub(crate) fn named(keys: usize, kind: &str) -> Vec<Vec<u8>> {
     (0..keys).map(|key| format!("bench.memory.key{key:07}:1|{kind}").into()).collect()
 }
 
+/// Number of counters in a round of [`tagged`] lines, each sent once.
+pub(crate) const TAGGED_KEYS: usize = 10_000;
+
+/// Counters with four tags each, one line each.
+pub(crate) fn tagged() -> Vec<Vec<u8>> {
+    let line = |key: usize| {
+        let (host, pod, version) = (key % HOSTS, key / HOSTS, key % 7);
+        format!(
+            "bench.web{host:02}.requests:1|c|#env:prod,region:eu-1,pod:{pod:03},version:1.{version}"
+        )
+    };
+    (0..TAGGED_KEYS).map(|key| line(key).into()).collect()
+}
+
 /// `samples` timings, distributed over `keys` timers.
 pub(crate) fn timings(samples: usize, keys: usize) -> Vec<Vec<u8>> {
     let mut random = XorShift(11);

@@ -29,6 +29,7 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::keys::CONTAINER_SEPARATOR;
 pub(crate) use self::totals::{InheritedTotals, RunningTotals};
@@ -46,7 +47,8 @@ pub use self::{
 use crate::settings::StatsdSettings;
 
 /// The type of a metric. Its integer value is an index into arrays with one element per type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MetricType {
     /// A counter, whose values are summed.
     Counter,
@@ -56,6 +58,21 @@ pub enum MetricType {
     Gauge,
     /// A set, whose distinct members are counted.
     Set,
+}
+
+impl MetricType {
+    /// All types, in the order of their integer values.
+    pub const ALL: [Self; KINDS] = [Self::Counter, Self::Timer, Self::Gauge, Self::Set];
+
+    /// Returns the name in settings and replies: `counter`, `timer`, `gauge` or `set`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Timer => "timer",
+            Self::Gauge => "gauge",
+            Self::Set => "set",
+        }
+    }
 }
 
 /// A shard shared by its reader and the flush.
@@ -74,9 +91,13 @@ pub struct SharedShard {
 pub struct Stamps(Arc<AtomicU64>);
 
 impl Stamps {
+    /// Distance between the stamps of two batches: within a batch, each value of a gauge takes the
+    /// next stamp. Larger than the number of values that fit into a batch.
+    const STEP: u64 = 1 << 20;
+
     /// Returns the stamp of the next batch.
     pub(crate) fn next(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+        self.0.fetch_add(Self::STEP, Ordering::Relaxed)
     }
 
     /// Makes all further stamps at least `stamp`, so that batches of another process come before.
@@ -114,6 +135,11 @@ impl SharedShard {
     pub fn swap(&self, spare: ShardInterval, reset: bool) -> ShardInterval {
         let mut shard = self.guard();
         if reset { shard.swap_and_reset(spare) } else { shard.swap(spare) }
+    }
+
+    /// Like [`swap`](Self::swap), and also returns all keys; see [`SampleShard::swap_and_list`].
+    pub fn swap_and_list(&self, spare: ShardInterval) -> (ShardInterval, NewNames) {
+        self.guard().swap_and_list(spare)
     }
 
     /// Calls `use_totals` with the last totals of counters whose senders report all counts since

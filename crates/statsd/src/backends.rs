@@ -44,8 +44,8 @@ pub use self::{
     outbox::{BackendSpool, BatchContent, ValueBatch},
     postgres::{PostgresBackend, PostgresError},
     prometheus::{
-        MappingError, MappingProblem, PrometheusBackend, PrometheusError, RemoteWriteBackend,
-        RemoteWriteError, map_counter_name,
+        MappingError, MappingProblem, PrometheusBackend, PrometheusError, PrometheusPreview,
+        RemoteWriteBackend, RemoteWriteError, map_counter_name,
     },
     repeater::PacketRepeater,
     stop_deadline::StopDeadline,
@@ -75,6 +75,12 @@ pub trait MetricBackend: Send {
     /// increment is lost. False if each interval needs its own timestamp.
     fn joins_intervals(&self) -> bool {
         true
+    }
+
+    /// Returns a function that reads the backend's own files again, such as a mapping file, if it
+    /// has any. The server calls it when settings are reloaded, on another thread.
+    fn reload_hook(&self) -> Option<ReloadHook> {
+        None
     }
 
     /// Returns the status values that the backend sets and the management port displays.
@@ -147,6 +153,10 @@ pub trait MetricBackend: Send {
         Ok(())
     }
 }
+
+/// Reads the files of a backend again. If that fails, the backend continues with what it has.
+pub type ReloadHook =
+    Arc<dyn Fn() -> Result<(), Box<dyn std::error::Error + Send + Sync>> + Send + Sync>;
 
 /// Parts of a snapshot that are computed only on request, because they are costly. By default,
 /// those that etsy's server sends.

@@ -88,6 +88,14 @@ impl<'b> BinaryReader<'b> {
         }
     }
 
+    /// Reads the stamp of a gauge's value, to which others can be added.
+    pub(crate) fn stamp(&mut self) -> Result<u64, HandoverFormatError> {
+        match self.0.varint()? {
+            value if value <= 1 << 62 => Ok(value),
+            _ => Err(HandoverFormatError::Invalid("a stamp is too large")),
+        }
+    }
+
     /// Reads the lower and the upper end of a range.
     pub(crate) fn range(&mut self) -> Result<(f64, f64), HandoverFormatError> {
         let (lower, upper) = (self.f64()?, self.f64()?);

@@ -35,8 +35,9 @@ pub use self::{
     timed::{TimedMetric, TimedType},
 };
 pub(crate) use self::{
+    names::KeyConversion,
     registry::{
-        DeleteOutcome, add_requirements, handover,
+        DeleteOutcome, KeyRules, PrefixTally, RuleTally, add_requirements, handover,
         mergeable::{ForwardedBatch, MergeablePart},
     },
     table::MetricTable,

@@ -20,12 +20,14 @@
 //!   an [`aggregate::ShardInterval`] between two batches, so receiving never waits for statistics.
 //! - [`flush`]: merges the intervals of all shards into a [`flush::FlushSnapshot`] with etsy's
 //!   statistics.
+//! - [`rules`]: drop, rename and retag metrics when the registry gets a new key.
 //! - [`backends`]: each [`backends::MetricBackend`] sends snapshots somewhere, on its own thread.
 //! - [`server`]: the threads, the flush clock, startup and shutdown. [`management`]: the management
 //!   port.
 //! - `forwarding`: the protocol by which servers of a tree pass on their aggregates.
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
+//! - [`preview`]: shows the effect of rules on single metrics, without a server.
 //! - `yaml`: reads YAML with line numbers, for mapping files and settings of other servers.
 //! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
 //! - [`self_metrics`]: the table of the server's own metrics.
@@ -46,12 +48,15 @@ pub mod js;
 pub mod ledger;
 pub mod management;
 pub mod name;
+pub mod preview;
 pub mod proxy;
 pub mod receiver;
+pub mod rules;
 pub mod self_metrics;
 pub mod server;
 pub mod settings;
 pub mod sketch;
+mod template;
 mod yaml;
 
 pub use name::MetricName;

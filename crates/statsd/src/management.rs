@@ -1,8 +1,9 @@
 //! The management port: text commands with replies in the format of etsy's or the Perl server.
 //!
-//! Additional commands are `format json`, `sets`, `delsets`, `top`, `drops` and `bad`, and commands
-//! may be pipelined. `reply` executes commands; this module handles connections.
+//! Additional commands are `format json`, `sets`, `delsets`, `top`, `drops`, `bad` and `cut`, and
+//! commands may be pipelined. `reply` executes commands; this module handles connections.
 
+mod cut;
 pub(crate) mod health;
 mod listener;
 mod reply;

@@ -32,6 +32,8 @@ pub const METRICS: &[Description] = &[
     OVERFLOW_KEYS,
     SKETCHED_TIMERS,
     CAPPED_SETS,
+    RULE_DROPPED,
+    PREFIX_OVERFLOW,
     FLUSH_LAG,
     FLUSH_NUM_STATS,
     FLUSH_PROCESSING,
@@ -111,6 +113,14 @@ const CAPPED_SETS: Description = Description::gauge(
     "statsd_capped_sets",
     "Sets with more members in the last interval than the limit allows.",
 );
+const RULE_DROPPED: Description =
+    Description::counter("statsd_rule_dropped_total", "Samples that a rule dropped.")
+        .labels(&["rule"]);
+const PREFIX_OVERFLOW: Description = Description::counter(
+    "statsd_prefix_overflow_total",
+    "Samples of keys beyond the limit of their prefix, of up to 100 prefixes.",
+)
+.labels(&["prefix"]);
 const FLUSH_LAG: Description =
     Description::gauge("statsd_flush_lag_seconds", "How late the last flush started.")
         .unit(MetricUnit::Seconds);
@@ -188,6 +198,15 @@ pub struct SelfMetrics {
     pub timestamps_total: u64,
     /// A set that exceeded the member limit in this interval, if any.
     pub capped_set: Option<MetricName>,
+    /// Ids of the rules that drop metrics, each with the number of dropped samples since the rule
+    /// became effective.
+    pub rule_drops: Vec<(Arc<str>, u64)>,
+    /// Prefixes of names that reached their limit of keys, each with the number of samples of keys
+    /// beyond it since then.
+    pub prefix_overflows: Vec<(Arc<str>, u64)>,
+    /// Prefixes of names that reached their limit of keys for the first time in this interval, each
+    /// with the limit.
+    pub limited_prefixes: Vec<(Arc<str>, usize)>,
     /// The loss ledger at the time of the flush.
     pub account: LossAccount,
     /// Status values of the backends, the repeater and the proxy before they receive this interval.
@@ -250,7 +269,14 @@ impl SelfMetrics {
         ];
         let is_on = self.extra.is_some();
         let refused = refused.into_iter().filter(move |(_, count)| is_on && *count > 0.0);
-        values.into_iter().flatten().chain(refused)
+        // Without rules and limits there is nothing to count.
+        let sums = [(&RULE_DROPPED, &self.rule_drops), (&PREFIX_OVERFLOW, &self.prefix_overflows)];
+        let sums = sums.into_iter().filter(move |(_, all)| is_on && !all.is_empty());
+        let sums = sums.map(|(metric, all)| {
+            let samples: u64 = all.iter().map(|(_, samples)| samples).sum();
+            (short_name(metric), samples as f64)
+        });
+        values.into_iter().flatten().chain(refused).chain(sums)
     }
 
     /// Updates the metrics in `registry`.
@@ -285,6 +311,14 @@ impl SelfMetrics {
             // The setting may be changed while the server runs.
             None => registry
                 .remove(&[KEYS, OVERFLOW_KEYS, SKETCHED_TIMERS, CAPPED_SETS, FLUSH_LAG], &[]),
+        }
+        // A rule that was changed starts at 0.
+        registry.remove(&[RULE_DROPPED, PREFIX_OVERFLOW], &[]);
+        for (prefix, samples) in &self.prefix_overflows {
+            registry.counter_with(&PREFIX_OVERFLOW, &[("prefix", prefix)]).raise_to(*samples);
+        }
+        for (rule, samples) in &self.rule_drops {
+            registry.counter_with(&RULE_DROPPED, &[("rule", rule)]).raise_to(*samples);
         }
         registry.gauge(&FLUSH_NUM_STATS).set(self.num_stats as f64);
         registry.gauge(&FLUSH_PROCESSING).set(self.processing_ms / 1000.0);
@@ -384,6 +418,8 @@ mod tests {
         let values = [SPOOL_BYTES, LOST_VALUES, FLUSHES_JOINED, FLUSHES_DROPPED, DROPPED_METRICS];
         let own = SelfMetrics {
             extra: Some(ExtraMetrics::default()),
+            rule_drops: vec![("debug".into(), 3)],
+            prefix_overflows: vec![("checkout.".into(), 4)],
             account: LossAccount { sockets: vec![SocketAccount::default()], ..Default::default() },
             backends: vec![BackendFigures {
                 name: "graphite".to_owned(),

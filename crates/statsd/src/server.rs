@@ -384,11 +384,12 @@ impl StatsdServer {
     /// Applies new settings as far as possible while running, and returns the changed settings that
     /// need a restart.
     ///
-    /// The key log, the shutdown timeout, the health, the rules for calculation, naming and
-    /// deletion, the content of the listeners' certificate, key and token files, and with
-    /// [`ServerParts::environment`] the backends can be reloaded. Backends of equal sections stay;
-    /// those of other sections are started and, within the shutdown timeout, stopped. If one cannot
-    /// be started, all stay, and the reason is logged. After a takeover, nothing is reloaded.
+    /// The key log, the shutdown timeout, the health, the rules for received metrics, those for
+    /// calculation, naming and deletion, the content of the listeners' certificate, key and token
+    /// files and of the backends' mapping files, and with [`ServerParts::environment`] the backends
+    /// can be reloaded. Backends of equal sections stay; those of other sections are started and,
+    /// within the shutdown timeout, stopped. If one cannot be started, all stay, and the reason is
+    /// logged. After a takeover, nothing is reloaded.
     pub fn reload(
         &self,
         settings: &StatsdSettings,
@@ -410,6 +411,7 @@ impl StatsdServer {
                 restart.push("backends");
             }
         }
+        self.backends.reload_files();
         restart
     }
 

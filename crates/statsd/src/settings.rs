@@ -11,14 +11,16 @@ mod file;
 pub(crate) mod go_values;
 mod import;
 mod input;
+mod limits;
 mod listen;
 mod literal;
 mod management_address;
 mod parsed;
+mod rules;
 mod sender_network;
 mod to_toml;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -31,8 +33,10 @@ pub use self::{
         RepeaterProtocol, RepeaterSettings, Temporality, WebhookSettings,
     },
     input::{DogstatsdSettings, ExtraTypes, TagStyles},
+    limits::{ExcessAction, PrefixLimit},
     listen::ListenSettings,
     parsed::{ParsedSettings, SettingsFormat},
+    rules::{RuleAction, RuleSettings},
     sender_network::{SenderNetwork, SenderNetworkError},
 };
 pub use howdah_settings::{Diagnostic, SettingsErrors};
@@ -70,6 +74,10 @@ pub struct StatsdSettings {
     pub shutdown_timeout: Duration,
     /// Rules for calculation and retention.
     pub aggregation: Aggregation,
+    /// Rules that drop, rename and retag metrics before any backend gets them, in order.
+    pub rules: Vec<RuleSettings>,
+    /// Tags of all received metrics that do not have a tag with the same key.
+    pub static_tags: BTreeMap<String, String>,
     /// Limits on the memory that senders can occupy.
     pub limits: StatsdLimits,
     /// The settings of the log of the busiest keys.
@@ -101,6 +109,8 @@ impl Default for StatsdSettings {
             flush_interval: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(10),
             aggregation: Aggregation::default(),
+            rules: Vec::new(),
+            static_tags: BTreeMap::new(),
             limits: StatsdLimits::default(),
             key_flush: KeyFlush::default(),
             dump_messages: false,
@@ -229,6 +239,11 @@ pub struct StatsdLimits {
     /// Maximum number of keys per metric type and reader thread. Samples of further keys are
     /// aggregated under `<prefix>.overflow`.
     pub keys: usize,
+    /// Maximum number of keys for each first part of a name to which no element of `prefix`
+    /// applies; no limit if zero.
+    pub keys_per_prefix: usize,
+    /// Limits for prefixes of names.
+    pub prefix: Vec<PrefixLimit>,
     /// Maximum length of a key with its tags, in bytes.
     pub key_bytes: usize,
     /// Maximum number of tags of a key.
@@ -254,6 +269,8 @@ impl Default for StatsdLimits {
     fn default() -> Self {
         Self {
             keys: 1_000_000,
+            keys_per_prefix: 0,
+            prefix: Vec::new(),
             key_bytes: 1024,
             tags: 64,
             exact_samples: 1_000_000,

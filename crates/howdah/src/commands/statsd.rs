@@ -2,6 +2,7 @@
 
 mod file_watch;
 mod import;
+mod rules;
 
 use std::{
     fs::{self, File, Metadata},
@@ -76,6 +77,7 @@ pub(crate) struct Args {
 commands! {
     enum StatsdCommand {
         Import(import::Args) => import::run,
+        Rules(rules::Args) => rules::run,
     }
 }
 
@@ -224,25 +226,40 @@ fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSet
         .hint("`howdah statsd --check -c FILE` lists all problems in a file")
 }
 
-/// Reads the settings. Errors in the settings themselves are in the inner result.
+/// Reads the settings with the overrides of the command line. Errors in the settings themselves are
+/// in the inner result.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or was found in the working directory and must be named.
+/// See [`read_settings`].
 fn read_from(
     args: &Args,
     ctx: &CommandContext,
 ) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
-    let read = match &args.settings {
-        Some(path) => read_file(path)?,
+    let read = read_settings(args.settings.as_deref(), ctx)?;
+    Ok(read.map(|read| with_overrides(args, read)))
+}
+
+/// Reads the settings from a file, or from howdah.toml. Errors in the settings themselves are in
+/// the inner result.
+///
+/// # Errors
+///
+/// The file cannot be read, or was found in the working directory and must be named.
+fn read_settings(
+    path: Option<&Path>,
+    ctx: &CommandContext,
+) -> anyhow::Result<anyhow::Result<settings::ParsedSettings>> {
+    match path {
+        Some(path) => read_file(path),
         None => match ConfigFile::find(ctx.config())?.for_server("statsd")? {
             Some(file) if file.has_section("statsd") => {
-                read_text(file.text(), file.path(), fs::metadata(file.path()).ok().as_ref())
+                let metadata = fs::metadata(file.path()).ok();
+                Ok(read_text(file.text(), file.path(), metadata.as_ref()))
             }
-            _ => read_text("[statsd]", Path::new("the defaults"), None),
+            _ => Ok(read_text("[statsd]", Path::new("the defaults"), None)),
         },
-    };
-    Ok(read.map(|read| with_overrides(args, read)))
+    }
 }
 
 /// Reads a settings file. Errors in the settings themselves are in the inner result.
@@ -334,7 +351,8 @@ fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Res
 
 /// Checks the section of a howdah.toml; `None` if it has none.
 pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<SettingsCheck>> {
-    let read = || StatsdSettings::read(file.text(), file.path(), &host());
+    let variable = |name: &str| std::env::var(name).ok();
+    let read = || StatsdSettings::read_with(file.text(), file.path(), &host(), &variable);
     file.has_section("statsd").then(|| check_settings(read().map_err(anyhow::Error::from)))
 }
 

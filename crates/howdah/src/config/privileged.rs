@@ -110,7 +110,7 @@ mod tests {
 
     /// Options that take a path or an address and only read: input files, servers to connect to,
     /// addresses to listen on.
-    const UNPRIVILEGED: [&str; 23] = [
+    const UNPRIVILEGED: [&str; 24] = [
         "base",
         "change",
         "config",
@@ -128,6 +128,7 @@ mod tests {
         "server",
         "settings",
         "target",
+        "test",
         "pooler",
         "warm",
         "webhook-key-file",

@@ -34,6 +34,8 @@ const CONDITIONAL: &[&str] = &[
     "probe_triggers",
     "probe_pressure",
     "probe_session_samples",
+    "prefix_overflow",
+    "rule_dropped",
 ];
 
 fn root() -> PathBuf {

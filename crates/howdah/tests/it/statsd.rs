@@ -212,6 +212,88 @@ fn programs_run_as_root_only_if_no_other_user_can_change_the_settings() {
     assert!(input.contains("counts.a.b|3|"), "{input}");
 }
 
+#[test]
+fn rules_are_checked_and_tried_without_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let mapping = "mappings:\n- { match: 'web.*', name: 'web_$1', labels: { kind: web } }\n\
+                   - { match: 'job.*', action: drop, name: x }\n";
+    fs::write(folder.path().join("mapping.yaml"), mapping).unwrap();
+    let rules = "[statsd]\n[[statsd.rules]]\nid = 'debug'\nname = 'debug.**'\naction = 'drop'\n\
+                 [[statsd.rules]]\nname = 'web*.*'\nrename = 'web.$2'\ndrop-tags = ['pod']\n\
+                 [statsd.static-tags]\nenv = '$STATSD_TEST_ENV'\n\
+                 [statsd.backends.prometheus]\nmapping = 'mapping.yaml'\n";
+    fs::write(folder.path().join("s.toml"), rules).unwrap();
+    let lines = "debug.a.b:1|c\nweb07.login:320|ms|#pod:7,path:/x\n\njob.x;a=1\nnonsense:1\n";
+    fs::write(folder.path().join("names"), lines).unwrap();
+    let output = howdah(folder.path())
+        .args(["statsd", "rules", "--test", "names", "-c", "s.toml"])
+        .env("STATSD_TEST_ENV", "prod")
+        .assert()
+        .code(0);
+    assert_eq!(
+        text(&output.get_output().stdout),
+        "debug.a.b:1|c\n  counter, debug: dropped\n\
+         web07.login:320|ms|#pod:7,path:/x\n  timer, rule-2: web.login;path=/x;env=prod\n  \
+         graphite: web.login;path=-x;env=prod\n  \
+         prometheus: web_login{env=\"prod\",kind=\"web\",path=\"/x\"}\n\
+         job.x;a=1\n  counter, no rule: job.x;a=1;env=prod\n  \
+         prometheus: dropped by the mapping\n\
+         nonsense:1\n  bad line: no_type\n"
+    );
+    let words = ["statsd", "--check", "-c", "s.toml"];
+    let output = howdah(folder.path()).args(words).assert().code(3);
+    assert_eq!(
+        text(&output.get_output().stdout),
+        "s.toml:11: static-tags.env: the environment variable STATSD_TEST_ENV is not set\n"
+    );
+    fs::write(folder.path().join("s.toml"), rules.replace("$2", "$3")).unwrap();
+    let output = howdah(folder.path()).args(words).env("STATSD_TEST_ENV", "prod").assert().code(3);
+    let messages = text(&output.get_output().stdout);
+    assert!(messages.starts_with("s.toml:8: rules[1].rename: $3 has nothing"), "{messages}");
+}
+
+#[test]
+fn mapping_file_and_rules_are_reloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let section = format!(
+        "[statsd]\nmanagement = '127.0.0.1:0'\nflush-interval = '50ms'\n\
+         [[statsd.listen]]\ntype = 'udp'\naddress = '127.0.0.1:0'\n\
+         [statsd.backends.prometheus]\nlisten = '127.0.0.1:{port}'\nmapping = 'm.yaml'\n"
+    );
+    let write = |file: &str, text: &str| fs::write(folder.path().join(file), text).unwrap();
+    write("howdah.toml", &section);
+    write("m.yaml", "mappings: [{ match: a, name: one }]\n");
+    let mut server = StatsdProcess::start(folder.path(), &["-c", "howdah.toml"]);
+    let wait_for_lines = |lines: &[&str]| {
+        wait_until(&format!("{lines:?} at the endpoint"), TIMEOUT, || {
+            let text = scrape(&format!("127.0.0.1:{port}")).unwrap_or_default();
+            lines.iter().all(|line| text.lines().any(|found| found == *line))
+        });
+    };
+    server.send("a:1|c\nb:1|c|#pod:1");
+    wait_for_lines(&["one 1", "b_total{pod=\"1\"} 1"]);
+
+    write("m.yaml", "mappings: [{ match: a, name: two }]\n");
+    write("howdah.toml", &format!("{section}[[statsd.rules]]\nid = 'pods'\ndrop-tags = ['pod']\n"));
+    server.signal(Signal::HUP);
+    wait_until("the new rule", TIMEOUT, || server.query("cut\nquit\n").starts_with("rule pods: "));
+    server.send("a:2|c\nb:2|c|#pod:1");
+    wait_for_lines(&["two 2", "b_total 2"]);
+
+    write("m.yaml", "mappings: [{ match: a }]\n");
+    server.signal(Signal::HUP);
+    let mut line = String::new();
+    while !line.contains("keeping the old mapping") {
+        line.clear();
+        assert!(server.stderr.read_line(&mut line).unwrap() > 0);
+    }
+    assert!(line.contains("m.yaml:1: the mapping lacks the required key"), "{line}");
+    server.send("a:3|c");
+    wait_for_lines(&["two 5"]);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 /// Scrapes a Prometheus endpoint; `None` if it does not answer.
 pub(crate) fn scrape(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;

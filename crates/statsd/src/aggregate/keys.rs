@@ -67,6 +67,11 @@ impl KeyTable {
         slot.map(|slot| *slot as usize)
     }
 
+    /// Returns the key of a slot.
+    pub(super) fn key(&self, slot: usize) -> RawKey<'_> {
+        self.slots[slot].key(&self.text)
+    }
+
     /// Adds a slot for an unknown key; `None` if the text of all keys exceeds 4 GiB, or the name or
     /// the tags exceed 65,535 bytes.
     pub(super) fn insert(&mut self, key: RawKey<'_>) -> Option<usize> {

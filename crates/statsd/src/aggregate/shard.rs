@@ -3,7 +3,7 @@
 use std::{mem, time::SystemTime};
 
 use super::{
-    MetricType, ShardInterval,
+    MetricType, NewNames, ShardInterval,
     cells::NewKey,
     keys::{KINDS, KeyTable, RawKey},
     totals::RunningTotals,
@@ -104,7 +104,8 @@ impl SampleShard {
         }
     }
 
-    /// Sets the arrival stamp of the following samples; it must not decrease.
+    /// Sets the arrival stamp of the following samples; it must not decrease. Each value of a gauge
+    /// raises it by one, so that the latest of several keys of one gauge can be determined.
     pub fn start_batch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
@@ -125,6 +126,31 @@ impl SampleShard {
         self.cells = [0; KINDS];
         self.overflow = [None; KINDS];
         interval
+    }
+
+    /// Like [`swap`](Self::swap), and also returns all keys that have a cell, those of each metric
+    /// type in the order of their cell numbers. Keys that are assigned a cell later are in the
+    /// following intervals.
+    pub fn swap_and_list(&mut self, spare: ShardInterval) -> (ShardInterval, NewNames) {
+        let interval = self.swap(spare);
+        let mut names = NewNames::default();
+        for kind in MetricType::ALL {
+            let mut slots = vec![None; self.cells[kind as usize] as usize];
+            for slot in 0..self.keys.len() {
+                if let Some(cell) = self.keys.cell(slot, kind) {
+                    slots[cell] = Some(slot);
+                }
+            }
+            for slot in slots {
+                let key = match slot {
+                    Some(slot) => self.keys.key(slot),
+                    // The only cell without a slot is that of the overflow name.
+                    None => RawKey { name: &self.overflow_name, tags: b"", container: b"" },
+                };
+                names.push(NewKey { kind, key, overflow: slot.is_none() });
+            }
+        }
+        (interval, names)
     }
 
     /// Adds a sample with a timestamp, or counts it as rejected.
@@ -163,7 +189,10 @@ impl SampleShard {
                 timer.count += 1.0 / rate;
                 timer.add(value, unit, &self.limits, &mut interval.exact_samples);
             }
-            SampleValue::Set(value) => interval.gauges.touch(cell).set(self.stamp, value),
+            SampleValue::Set(value) => {
+                self.stamp += 1;
+                interval.gauges.touch(cell).set(self.stamp, value);
+            }
             SampleValue::Change(by) => interval.gauges.touch(cell).change(self.stamp, by),
             SampleValue::Member(member) => interval.sets.touch(cell).add(member, &self.limits),
         }

@@ -201,6 +201,27 @@ fn shard_reset_restarts_cell_numbering() {
     assert_eq!(sums(&mut shard.swap(ShardInterval::default()), &mut names), [("b".into(), 2.0)]);
 }
 
+#[test]
+fn listed_keys_are_in_cell_order() {
+    let mut shard = shard(StatsdLimits { keys: 3, ..StatsdLimits::default() });
+    shard.apply_packet(b"b:1|g\na:1|c|#t:1\na:1|g\nb:1|c\nc:1|c\nd:1|c\nd:1|g");
+    let (interval, names) = shard.swap_and_list(ShardInterval::default());
+    let list = |names: &NewNames, kind: MetricType| -> Vec<String> {
+        let of_kind = names.iter().filter(|name| name.kind == kind);
+        of_kind.map(|name| format!("{}#{}", text(name.name), text(name.tags))).collect()
+    };
+    for kind in MetricType::ALL {
+        assert_eq!(list(&names, kind), list(&interval.names, kind));
+    }
+    assert_eq!(list(&names, MetricType::Counter), ["a#t:1", "b#", "c#", "statsd.overflow#"]);
+    shard.apply_packet(b"x:1|s");
+    assert_eq!(list(&shard.swap(interval).names, MetricType::Set), ["x#"]);
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 proptest! {
     /// However the operations on a gauge are distributed over readers, the merged value equals that
     /// of one reader that received them all in batch order.

@@ -16,6 +16,7 @@ mod protobuf;
 mod remote_write;
 mod samples;
 mod scrape;
+mod series_names;
 mod snappy;
 mod text;
 mod timed;
@@ -28,17 +29,23 @@ pub(crate) use self::scrape::ScrapeEndpoint;
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
+    series_names::SeriesNames,
 };
 pub use self::{
     mapping::{MappingError, MappingProblem},
     remote_write::{RemoteWriteBackend, RemoteWriteError},
 };
-use super::{BackendError, BackendStatus, EndpointSource, MetricBackend, SnapshotRequirements};
-use crate::{flush::FlushSnapshot, receiver::InheritedSockets, settings};
+use super::{
+    BackendError, BackendStatus, EndpointSource, MetricBackend, ReloadHook, SnapshotRequirements,
+};
+use crate::{
+    MetricName, aggregate::MetricType, flush::FlushSnapshot, receiver::InheritedSockets, settings,
+};
 
 /// The backend that serves values to Prometheus.
 #[derive(Debug)]
 pub struct PrometheusBackend {
+    settings: settings::PrometheusSettings,
     families: Arc<Mutex<FamilyTable>>,
     endpoint: Arc<ScrapeEndpoint>,
     status: BackendStatus,
@@ -100,7 +107,8 @@ impl PrometheusBackend {
                 endpoint.into()
             }
         };
-        Ok(Self { families, endpoint, status: BackendStatus::default() })
+        let (settings, status) = (settings.clone(), BackendStatus::default());
+        Ok(Self { settings, families, endpoint, status })
     }
 
     pub(super) fn endpoint(&self) -> Arc<ScrapeEndpoint> {
@@ -124,6 +132,32 @@ impl PrometheusBackend {
     /// Returns the address that the endpoint listens on.
     pub fn address(&self) -> SocketAddr {
         self.endpoint.address()
+    }
+}
+
+/// The names and labels of metrics at an endpoint, without the endpoint.
+#[derive(Debug)]
+pub struct PrometheusPreview(SeriesNames);
+
+impl PrometheusPreview {
+    /// Reads the mapping file, if configured.
+    ///
+    /// # Errors
+    ///
+    /// The mapping file cannot be used.
+    pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, MappingError> {
+        Ok(Self(SeriesNames::new(settings, NameMapping::from_settings(settings)?)))
+    }
+
+    /// Returns the name and labels of a metric as `name{label="value"}`, `None` if the mapping
+    /// drops it. `milliseconds` says whether the values of a timer are converted to seconds.
+    pub fn series(
+        &self,
+        kind: MetricType,
+        name: &MetricName,
+        milliseconds: bool,
+    ) -> Option<String> {
+        self.0.text(kind, name, milliseconds)
     }
 }
 
@@ -177,6 +211,17 @@ impl MetricBackend for PrometheusBackend {
 
     fn status(&self) -> BackendStatus {
         self.status.clone()
+    }
+
+    /// The mapping file is read again.
+    fn reload_hook(&self) -> Option<ReloadHook> {
+        let path = self.settings.mapping.clone()?;
+        let (settings, families) = (self.settings.clone(), Arc::clone(&self.families));
+        Some(Arc::new(move || {
+            let mapping = NameMapping::read(&path, &settings)?;
+            families::set_mapping(&mut families.lock(), mapping);
+            Ok(())
+        }))
     }
 
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {

@@ -9,15 +9,25 @@ use crate::{
     aggregate::CONTAINER_SEPARATOR,
     backends::SnapshotRequirements,
     name::push_tag,
+    rules::TaggedName,
     settings::{StatsdDialect, StatsdSettings, TagStyles},
 };
+
+/// The two keys of a metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPair {
+    /// The key in the registry: sanitised, unless that is off.
+    pub(crate) key: MetricName,
+    /// The key with all characters as sent; equal to `key` unless a backend requires it.
+    pub(crate) sent: MetricName,
+}
 
 /// The rules by which raw names and tags are converted.
 ///
 /// A shard identifies keys by their raw bytes, so they apply once to each new key and never to a
 /// known one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeyConversion {
+pub(crate) struct KeyConversion {
     dialect: StatsdDialect,
     tags: TagStyles,
     sanitise: bool,
@@ -33,13 +43,31 @@ impl KeyConversion {
         Self { dialect: settings.dialect, tags, sanitise, has_sent_keys: needs.names_as_sent }
     }
 
+    /// Returns the rules that yield both keys, whatever the settings say.
+    pub(crate) fn both(settings: &StatsdSettings) -> Self {
+        Self {
+            sanitise: true,
+            has_sent_keys: true,
+            ..Self::new(settings, SnapshotRequirements::MINIMAL)
+        }
+    }
+
     /// Converts a raw name and raw tags to the metric's key, sanitised if the settings say so, and
     /// to its key as sent. Without a backend that uses the latter, both are the same, so that all
     /// spellings share one entry.
-    pub(super) fn keys(self, name: &[u8], tags: &[u8]) -> (MetricName, MetricName) {
+    pub(super) fn keys(self, name: &[u8], tags: &[u8]) -> KeyPair {
         let key = self.canonical(name, tags, self.sanitise);
         let sent = if self.has_sent_keys { self.as_sent(name, tags) } else { key.clone() };
-        (key, sent)
+        KeyPair { key, sent }
+    }
+
+    /// Returns the keys of a name that rules changed.
+    pub(super) fn changed_keys(self, name: &TaggedName<'_>) -> KeyPair {
+        let text = name.graphite_text();
+        let text = if self.sanitise { sanitised(&text, self.dialect) } else { text.into() };
+        let key = MetricName::new(&text);
+        let sent = if self.has_sent_keys { name.as_sent() } else { key.clone() };
+        KeyPair { key, sent }
     }
 
     /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.

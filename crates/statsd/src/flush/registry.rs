@@ -5,12 +5,18 @@
 //! log needs the running interval. Readers never wait for the registry.
 
 mod calculation;
+mod cell_targets;
 mod deletion;
 pub(crate) mod handover;
 mod interval_merge;
+mod key_rules;
 pub(crate) mod mergeable;
+mod prefix_limits;
 mod ranking;
+mod retarget;
 mod states;
+#[cfg(test)]
+mod tests;
 mod unaggregated;
 mod variants;
 
@@ -21,13 +27,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use self::{
+    cell_targets::CellTargets, retarget::OrphanedEntries, unaggregated::UnaggregatedInput,
+    variants::VariantTables,
+};
 pub(crate) use self::{
     deletion::DeleteOutcome,
+    key_rules::{KeyRules, RuleTally},
+    prefix_limits::PrefixTally,
     states::{CounterState, GaugeState, SetState, TimerState},
-};
-use self::{
-    unaggregated::UnaggregatedInput,
-    variants::{CellTarget, VariantTables},
 };
 use super::{
     Calculation, FlushSnapshot, JoinLosses, rounded_seconds,
@@ -36,7 +44,7 @@ use super::{
 };
 use crate::{
     MetricName,
-    aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
+    aggregate::{RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
     backends::SnapshotRequirements,
     flush,
     grammar::LineRules,
@@ -45,7 +53,7 @@ use crate::{
         self, BAD_LINES_SEEN, ExtraMetrics, METRICS_RECEIVED, PACKETS_RECEIVED, SelfMetrics,
         TIMESTAMP_LAG,
     },
-    settings::{Aggregation, StatsdDialect, StatsdSettings},
+    settings::{StatsdDialect, StatsdSettings},
 };
 
 /// Maximum number of recent bad lines stored.
@@ -65,6 +73,8 @@ pub struct KeyRegistry {
     pub(crate) sets: MetricTable<SetState>,
     variants: VariantTables,
     unaggregated: UnaggregatedInput,
+    pub(crate) key_rules: KeyRules,
+    orphans: OrphanedEntries,
     self_names: SelfMetricNames,
     totals: ReceiveTotals,
     recent: VecDeque<(SystemTime, RejectedLine)>,
@@ -81,8 +91,7 @@ pub struct KeyRegistry {
 struct ShardSource {
     shard: SharedShard,
     spare: ShardInterval,
-    /// Registry entries by metric type and cell.
-    targets: [Vec<CellTarget>; KINDS],
+    targets: CellTargets,
 }
 
 /// Names of etsy's self metrics.
@@ -166,6 +175,8 @@ impl KeyRegistry {
             sets: MetricTable::default(),
             variants: VariantTables::default(),
             unaggregated: UnaggregatedInput::default(),
+            key_rules: KeyRules::new(settings, now),
+            orphans: OrphanedEntries::default(),
             totals: ReceiveTotals::default(),
             recent: VecDeque::new(),
             flushes: 0,
@@ -184,13 +195,15 @@ impl KeyRegistry {
         self.shards.push(ShardSource {
             shard: shard.clone(),
             spare: ShardInterval::default(),
-            targets: Default::default(),
+            targets: CellTargets::default(),
         });
         shard
     }
 
-    /// Applies new rules for calculation, naming and deletion. Stored values are retained.
-    pub fn reload(&mut self, aggregation: &Aggregation, now: SystemTime) {
+    /// Applies new rules for keys, calculation, naming and deletion. Stored values are retained.
+    pub fn reload(&mut self, settings: &StatsdSettings, now: SystemTime) {
+        retarget::retarget(self, settings, now);
+        let aggregation = &settings.aggregation;
         self.settings.aggregation = aggregation.clone();
         self.calculation = Calculation::new(&self.settings, self.needs.timer_fields);
         self.self_names = SelfMetricNames::new(&self.settings);
@@ -211,7 +224,7 @@ impl KeyRegistry {
             interval.clear();
             source.spare = if reset { ShardInterval::default() } else { interval };
             if reset {
-                source.targets = Default::default();
+                source.targets.clear(&mut self.key_rules);
             }
         }
         self.shards = shards;
@@ -260,6 +273,7 @@ impl KeyRegistry {
             mergeable: mergeable.into(),
             calculation: Arc::clone(&self.calculation),
         };
+        let limited_prefixes = self.key_rules.prefixes.take_reached();
         snapshot.self_metrics = SelfMetrics {
             prefix: self.settings.aggregation.prefix.as_str().into(),
             processing_ms: started.elapsed().as_millis() as f64,
@@ -270,6 +284,9 @@ impl KeyRegistry {
             messages_dropped_total: self.totals.messages_dropped,
             timestamps_total: self.totals.timestamps,
             capped_set: self.capped_sets().next().cloned(),
+            rule_drops: self.key_rules.dropped(),
+            prefix_overflows: self.key_rules.prefix_overflows(),
+            limited_prefixes,
             account,
             backends: Vec::new(),
         };
@@ -327,6 +344,10 @@ impl KeyRegistry {
 
     /// Resets values after a flush and removes idle metrics, as etsy's server does.
     fn clear(&mut self) {
+        retarget::remove_orphans(self);
+        // Before idle metrics are removed, because some settings remove all until they are received
+        // again.
+        let has_room = prefix_limits::recount(self);
         let rules = &self.settings.aggregation;
         let end = IntervalEnd::new(&self.settings, self.flushes);
         self.overflow_keys = 0;
@@ -356,12 +377,16 @@ impl KeyRegistry {
                 end.retains(entry, !rules.delete_idle_gauges || ttl != Some(0))
             });
         }
-        let dead = self.counters.dead_count()
+        // Keys that rules drop or merge have no dead entries, but their cells in a shard can be
+        // freed in the same way.
+        let idle = self.shards.iter_mut().map(|source| source.targets.take_idle()).max();
+        let dead = idle.unwrap_or_default()
+            + self.counters.dead_count()
             + self.timers.dead_count()
             + self.gauges.dead_count()
             + self.sets.dead_count()
             + self.variants.dead();
-        self.reset_shards = dead > self.keys() + 4096;
+        self.reset_shards = has_room || dead > self.keys() + 4096;
     }
 }
 
@@ -406,6 +431,11 @@ impl SelfMetricNames {
             bad: key(&BAD_LINES_SEEN),
             lag: etsy.then(|| key(&TIMESTAMP_LAG)),
         }
+    }
+
+    fn all(&self) -> Vec<MetricName> {
+        let optional = [&self.lines, &self.lag].into_iter().flatten();
+        [&self.packets, &self.bad].into_iter().chain(optional).cloned().collect()
     }
 }
 

@@ -111,6 +111,18 @@ impl<S: Default> MetricTable<S> {
         &mut self.entries[index as usize]
     }
 
+    /// Returns the entry's variant or key in the other table; see [`MetricEntry::linked`].
+    pub(crate) fn linked(&self, index: u32) -> Option<u32> {
+        self.entries.get(index as usize).and_then(|entry| entry.linked)
+    }
+
+    /// Removes the metric at an index, if it is live. Its totals restart if it is received again.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        self.live -= usize::from(entry.live);
+        (entry.live, entry.last_flush) = (false, 0);
+    }
+
     /// Whether the entry at an index is live.
     pub(crate) fn is_live(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|entry| entry.live)
@@ -135,6 +147,12 @@ impl<S: Default> MetricTable<S> {
         let hash = self.hasher.hash_one(key);
         let index = self.by_key.find(hash, |index| self.entries[*index as usize].name.key() == key);
         index.copied().filter(|index| self.entries[*index as usize].live)
+    }
+
+    /// Whether there is an entry for a key, live or not.
+    pub(crate) fn contains(&self, name: &MetricName) -> bool {
+        let hash = self.hasher.hash_one(name.key());
+        self.by_key.find(hash, |index| self.entries[*index as usize].name == *name).is_some()
     }
 
     /// Returns the number of live entries.

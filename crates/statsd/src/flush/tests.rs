@@ -183,6 +183,13 @@ fn keys_with_equal_sanitised_form_are_merged() {
     assert_eq!(counter(&server.flush(), "a_b").unwrap().value, 7.0);
 }
 
+#[test]
+fn latest_value_of_gauge_wins_among_spellings_in_one_packet() {
+    let mut server = TestRegistry::with(Aggregation::default());
+    server.send("a b:1|g\na_b:2|g\na  b:+1|g\na b:7|g\na_b:+1|g\nc/d:1|g\nc-d:2|g");
+    assert_eq!(gauges(&server.flush()), [("a_b", 8.0), ("c-d", 2.0)]);
+}
+
 fn as_sent<'s>(counters: impl Iterator<Item = &'s CounterMetric>) -> Vec<(String, f64, f64)> {
     let mut rows: Vec<_> = counters
         .filter(|counter| !counter.name.key().starts_with("statsd."))

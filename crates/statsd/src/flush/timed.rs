@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use howdah_codec::ByteWriter as _;
 
+use super::names::KeyPair;
 use crate::{
     MetricName,
     aggregate::MetricType,
@@ -91,12 +92,12 @@ impl TimedMetric {
 }
 
 impl TimedTable {
-    /// Adds the value of a metric, given by its sanitised key and its key as sent. Returns whether
+    /// Adds the value of a metric. Returns whether
     /// it was added; a new key or time is not if there are already `max`.
     pub(super) fn add(
         &mut self,
         kind: TimedType,
-        (name, sent): (MetricName, MetricName),
+        KeyPair { key: name, sent }: KeyPair,
         time: Option<i64>,
         (value, stamp): (f64, u64),
         max: usize,
@@ -140,7 +141,7 @@ impl TimedTable {
             let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
             let key =
                 (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
-            let entry = TimedEntry { name, value: from.f64()?, stamp: from.total()? };
+            let entry = TimedEntry { name, value: from.f64()?, stamp: from.stamp()? };
             table.entries.insert(key, entry);
         }
         Ok(table)

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use super::cut::{cut_text, cut_value};
 use crate::{
     aggregate::MetricType,
     backends::{LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES},
@@ -56,7 +57,7 @@ pub(super) fn execute(
         return execute_on_proxy(core, proxy, session, &command, &arguments);
     }
     CommandReply::Text(match command.as_str() {
-        "help" => help(session, perl),
+        "help" => help(core, session, perl),
         "quit" => return CommandReply::Close(String::new()),
         "stats" => stats(core, session, perl),
         "counters" | "timers" | "gauges" | "sets" => values(core, session, &command, perl),
@@ -70,6 +71,7 @@ pub(super) fn execute(
         "top" => top(core, session, &arguments),
         "drops" => drops(core, session),
         "bad" => bad(core, session),
+        "cut" => cut(core, session),
         _ => "ERROR\n".to_owned(),
     })
 }
@@ -124,10 +126,16 @@ fn text(text: &str) -> JsValue {
     JsValue::Text(text.into())
 }
 
-fn help(session: &ManagementSession, perl: bool) -> String {
+fn help(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     let help = if perl { HELP_PERL } else { HELP_ETSY };
+    // With settings that the other servers do not have, the list has the command for them.
+    let settings = core.settings();
+    let limits = &settings.limits;
+    let has_limits = limits.keys_per_prefix > 0 || !limits.prefix.is_empty();
+    let can_cut = has_limits || !settings.rules.is_empty();
+    let help = if can_cut { help.replace(", quit", ", cut, quit") } else { help.to_owned() };
     if !session.json {
-        return help.to_owned();
+        return help;
     }
     let commands = help.trim().split_once(": ").map_or("", |(_, commands)| commands);
     document(&fields([("commands", JsValue::Array(commands.split(", ").map(text).collect()))]))
@@ -450,6 +458,20 @@ fn bad(core: &ServerCore, session: &ManagementSession) -> String {
         let _ = writeln!(text, "{age} {} {}", recent.reason.as_str(), recent.line);
     }
     text + END
+}
+
+/// Executes `cut`: returns the samples and keys that each rule dropped or changed, and those beyond
+/// the limits of prefixes.
+fn cut(core: &ServerCore, session: &ManagementSession) -> String {
+    let registry = core.running_interval();
+    let (rules, prefixes) = (registry.key_rules.tallies(), registry.key_rules.prefix_tallies());
+    drop(registry);
+    let now = SystemTime::now();
+    if session.json {
+        document(&cut_value(&rules, &prefixes, now))
+    } else {
+        cut_text(&rules, &prefixes, now) + END
+    }
 }
 
 /// Returns the seconds since 1970, rounded.

@@ -30,7 +30,10 @@ impl LossLedger for FixedLedger {
 }
 
 fn core(dialect: StatsdDialect) -> (ServerCore, SharedShard) {
-    let settings = StatsdSettings { dialect, ..StatsdSettings::default() };
+    core_with(StatsdSettings { dialect, ..StatsdSettings::default() })
+}
+
+fn core_with(settings: StatsdSettings) -> (ServerCore, SharedShard) {
     let started = SystemTime::now();
     let mut registry = KeyRegistry::new(&settings, SnapshotRequirements::default(), started);
     let shard = registry.shard();
@@ -172,6 +175,38 @@ fn json_is_one_document_per_line() {
     assert_eq!(counters["a.b"], 3.5);
     assert_eq!(request("format text"), "format: text\n");
     assert_eq!(request("format yaml"), "ERROR\n");
+}
+
+#[test]
+fn cut_shows_effects_of_rules() {
+    let rules = "[[rules]]\nid = 'debug'\nname = 'debug.**'\naction = 'drop'\n\
+                 [[rules]]\ndrop-tags = ['pod']\n";
+    let settings = toml::from_str::<StatsdSettings>(rules).unwrap();
+    let (core, shard) = core_with(settings);
+    let mut session = ManagementSession::default();
+    let mut request = |command: &str| match execute(&core, &mut session, command) {
+        CommandReply::Text(reply) | CommandReply::Close(reply) => reply,
+    };
+    shard.lock().apply_packet(b"debug.a:1|c\ndebug.b:1:2|ms\nx:1|c|#pod:1\ny:1|c\n");
+    let reply = request("cut").lines().map(masked).collect::<Vec<_>>().join("\n");
+    assert_eq!(
+        reply,
+        "rule debug: dropped 3 changed 0 keys 2 seconds AGE\n  debug.a\n  debug.b\n\
+         rule rule-2: dropped 0 changed 1 keys 1 seconds AGE\n  x|#pod:1\nEND\n"
+    );
+    assert!(request("help").ends_with("config, cut, quit\n\n"));
+    request("format json");
+    let reply: serde_json::Value = serde_json::from_str(&request("cut")).unwrap();
+    assert_eq!(reply["rules"][0]["dropped"], 3);
+    assert_eq!(reply["rules"][1]["examples"][0], "x|#pod:1");
+}
+
+/// Replaces the age at the end of a line.
+fn masked(line: &str) -> String {
+    match line.split_once(" seconds ") {
+        Some((front, _)) => format!("{front} seconds AGE"),
+        None => line.to_owned(),
+    }
 }
 
 #[test]

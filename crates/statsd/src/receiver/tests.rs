@@ -39,9 +39,16 @@ struct TestReceiver {
 
 impl TestReceiver {
     fn open(listen: &[ListenSettings]) -> Self {
+        let mut opened = Self::prepare(listen, &mut InheritedSockets::default());
+        opened.receiver.release(Vec::new());
+        opened
+    }
+
+    /// Opens a receiver that does not read yet.
+    fn prepare(listen: &[ListenSettings], passed: &mut InheritedSockets) -> Self {
         let gate = Arc::new(Mutex::new(()));
         let (sender, packets) = channel();
-        let receiver = PacketReceiver::open(listen, || {
+        let receiver = PacketReceiver::prepare(listen, passed, || {
             let observer = GatedObserver { gate: Arc::clone(&gate), packets: sender.clone() };
             PacketHandlers { shard: None, observer: Some(Box::new(observer)) }
         });

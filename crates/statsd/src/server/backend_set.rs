@@ -25,7 +25,7 @@ use super::{
 use crate::{
     backends::{
         BackendOpenError, BackendSection, BackendSpool, BackendStatus, EndpointSource,
-        MetricBackend, OpenedBackend, ScrapeEndpoint, SnapshotRequirements,
+        MetricBackend, OpenedBackend, ReloadHook, ScrapeEndpoint, SnapshotRequirements, chain,
     },
     flush::FlushSnapshot,
     receiver::{InheritedSocket, InheritedSockets},
@@ -62,11 +62,18 @@ pub(super) struct PreparedBackend {
     opened: OpenedBackend,
 }
 
-#[derive(Debug)]
 struct BackendEntry {
     section: Option<BackendSection>,
     endpoint: Option<Arc<ScrapeEndpoint>>,
+    /// Reads the backend's files again, if it has any that can be.
+    reload_hook: Option<ReloadHook>,
     runner: BackendRunner,
+}
+
+impl std::fmt::Debug for BackendEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackendEntry").field("runner", &self.runner).finish_non_exhaustive()
+    }
 }
 
 /// A backend that a reload has removed.
@@ -131,8 +138,9 @@ impl PreparedBackend {
 
     fn start(self, started: SystemTime) -> io::Result<BackendEntry> {
         let OpenedBackend { backend, endpoint } = self.opened;
+        let reload_hook = backend.reload_hook();
         let runner = BackendRunner::start(backend, started)?;
-        Ok(BackendEntry { section: self.section, endpoint, runner })
+        Ok(BackendEntry { section: self.section, endpoint, reload_hook, runner })
     }
 }
 
@@ -364,6 +372,23 @@ impl BackendSet {
         let retired_count = retired.len();
         self.retiring.lock().extend(retired);
         Ok((started_count, retired_count))
+    }
+
+    /// Reads the backends' files again. A backend whose files have errors continues with what it
+    /// has, and the reason is logged.
+    pub(super) fn reload_files(&self) {
+        let _one = self.reloading.lock();
+        let hooks: Vec<(&'static str, ReloadHook)> = {
+            let entries = self.entries.lock();
+            let hooks =
+                entries.iter().map(|entry| (entry.runner.name(), entry.reload_hook.clone()));
+            hooks.filter_map(|(backend, hook)| Some((backend, hook?))).collect()
+        };
+        for (backend, reload) in hooks {
+            if let Err(error) = reload() {
+                tracing::error!(backend, error = chain(&*error), "keeping the old mapping");
+            }
+        }
     }
 
     /// Replaces the list: each claim is the position of an entry that stays, or `None` for the next

@@ -214,6 +214,8 @@ impl ServerCore {
         ];
         let live = StatsdSettings {
             aggregation: new.aggregation.clone(),
+            rules: new.rules.clone(),
+            static_tags: new.static_tags.clone(),
             key_flush: new.key_flush.clone(),
             shutdown_timeout: new.shutdown_timeout,
             reload_on_change: new.reload_on_change,
@@ -224,7 +226,7 @@ impl ServerCore {
         if old.healthy != new.healthy {
             self.set_healthy(new.healthy);
         }
-        self.registry().reload(&live.aggregation, SystemTime::now());
+        self.registry().reload(&live, SystemTime::now());
         *self.settings.write() = Arc::new(live);
         *self.config_lines.write() = config_lines;
         restart.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()

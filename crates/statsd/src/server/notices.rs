@@ -58,6 +58,13 @@ impl ThrottledNotices {
                  arrive; dogstatsd.timestamps = true sends counters and gauges with their timestamps"
             );
         }
+        for (prefix, limit) in &self_metrics.limited_prefixes {
+            tracing::warn!(
+                prefix = &**prefix,
+                "names with this prefix have {limit} keys, further keys are cut: see `cut` at the \
+                 management port, or raise limits.prefix or limits.keys-per-prefix"
+            );
+        }
         let is_expired = self.capped.is_none_or(|last| last.elapsed() >= REPEAT_INTERVAL);
         if let Some(set) = self_metrics.capped_set.as_ref().filter(|_| is_expired) {
             self.capped = Some(Instant::now());

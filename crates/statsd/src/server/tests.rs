@@ -441,3 +441,53 @@ fn backends_given_by_caller_need_restart() {
     let new = StatsdSettings { backends: with_file(folder.path(), "").backends, ..settings() };
     assert_eq!(server.reload(&new, Vec::new()), ["backends"]);
 }
+
+#[test]
+fn reload_reads_mapping_of_unchanged_backend_and_starts_changed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mapping = folder.path().join("mapping.yml");
+    let write = |name: &str| {
+        std::fs::write(&mapping, format!("mappings:\n- {{ match: a, name: {name} }}\n")).unwrap();
+    };
+    write("one");
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let section = |more: &str| {
+        let path = mapping.display();
+        let section =
+            format!("[backends.prometheus]\nlisten = '{address}'\nmapping = '{path}'\n{more}\n");
+        with_file(folder.path(), &section)
+    };
+    let server = start_reloadable(section(""));
+    let status = || {
+        let statuses = server.core.statuses();
+        statuses.into_iter().find(|(name, _)| *name == "prometheus").unwrap().1
+    };
+    status().set("mark", 1.0);
+    let wait_for = |line: &str| {
+        howdah_lab::wait_until(line, TEST_TIMEOUT, || {
+            let mut text = String::new();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+            stream.read_to_string(&mut text).unwrap();
+            text.lines().any(|found| found == line)
+        });
+    };
+    send(&server, &[b"a:1|c"]);
+    wait_for("one 1");
+    write("two");
+    assert!(server.reload(&section(""), Vec::new()).is_empty());
+    assert_eq!(status().get("mark"), Some(1.0), "the same backend");
+    send(&server, &[b"a:2|c"]);
+    wait_for("two 2");
+
+    write("three");
+    assert!(server.reload(&section("series-max = 1000"), Vec::new()).is_empty());
+    assert_eq!(status().get("mark"), None, "another backend");
+    send(&server, &[b"a:3|c"]);
+    wait_for("three 3");
+    write("four");
+    assert!(server.reload(&section("series-max = 1000"), Vec::new()).is_empty());
+    send(&server, &[b"a:4|c"]);
+    wait_for("four 4");
+    assert_eq!(server.stop().undelivered, []);
+}

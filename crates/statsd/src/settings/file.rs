@@ -5,10 +5,12 @@ use std::path::Path;
 use howdah_settings::{Diagnostic, KeyLocations, SettingsErrors, SettingsSection, SettingsText};
 
 use super::{
-    StatsdSettings, etsy_config, import,
+    PrefixLimit, StatsdSettings, etsy_config, import,
     literal::ExpressionContext,
     parsed::{ParsedSettings, SettingsFormat, flatten_section},
+    rules::expand_variables,
 };
+use crate::rules::MetricRules;
 
 impl StatsdSettings {
     /// Parses the text of the settings file `file`. `host` is the machine's name, for
@@ -24,7 +26,7 @@ impl StatsdSettings {
     }
 
     /// Like [`read`](Self::read), with `variable` to look up environment variables for
-    /// `process.env.NAME` in etsy's files and `${NAME}` in Telegraf's.
+    /// `process.env.NAME` in etsy's files, `${NAME}` in Telegraf's, and static tags.
     ///
     /// # Errors
     ///
@@ -37,7 +39,7 @@ impl StatsdSettings {
     ) -> Result<ParsedSettings, SettingsErrors> {
         let no_lines = KeyLocations::new(file, Vec::new());
         let context = ExpressionContext { host, variable };
-        let (read, locations) = match import::detect(text, file, context)? {
+        let (mut read, locations) = match import::detect(text, file, context)? {
             SettingsFormat::Howdah => toml_section(&SettingsText::new(text, file))?,
             SettingsFormat::Literal => (etsy_config::read(text, file, context)?, no_lines),
             SettingsFormat::Datadog => (import::read_datadog(text, file)?, no_lines),
@@ -47,7 +49,19 @@ impl StatsdSettings {
             SettingsFormat::StatsdExporter => (import::read_flags(text, file)?, no_lines),
             SettingsFormat::ExporterMapping => (import::read_mapping(file)?, no_lines),
         };
-        let violations: Vec<_> = read.settings.violations(&locations).collect();
+        let mut violations: Vec<_> = read.settings.violations(&locations).collect();
+        for (tag, value) in &mut read.settings.static_tags {
+            let key = format!("static-tags.{tag}");
+            match expand_variables(value, host, variable) {
+                _ if tag.is_empty() => {
+                    violations.push(locations.diagnostic(&key, "a tag must have a key"));
+                }
+                Ok(expanded) => *value = expanded,
+                Err(text) => violations.push(locations.diagnostic(&key, text)),
+            }
+        }
+        violations.extend(read.settings.rule_problems(&locations));
+        violations.extend(read.settings.prefix_problems(&locations));
         if violations.is_empty() { Ok(read) } else { Err(SettingsErrors(violations)) }
     }
 
@@ -99,6 +113,37 @@ impl StatsdSettings {
     }
 }
 
+impl StatsdSettings {
+    /// Returns the problems with limits of prefixes.
+    fn prefix_problems(&self, locations: &KeyLocations) -> Vec<Diagnostic> {
+        let limits = &self.limits.prefix;
+        let problem = |(at, limit): (usize, &PrefixLimit)| {
+            let (key, text) = match limit {
+                PrefixLimit { prefix, .. } if prefix.is_empty() || prefix.contains(';') => {
+                    ("prefix", "must not be empty or contain tags")
+                }
+                PrefixLimit { keys: 0, .. } => ("keys", "must be at least 1"),
+                _ if limits[..at].iter().any(|other| other.prefix == limit.prefix) => {
+                    ("prefix", "the prefix has another limit above")
+                }
+                _ => return None,
+            };
+            Some(locations.diagnostic(&format!("limits.prefix[{at}].{key}"), text))
+        };
+        limits.iter().enumerate().filter_map(problem).collect()
+    }
+
+    /// Returns the problems with rules.
+    fn rule_problems(&self, locations: &KeyLocations) -> impl Iterator<Item = Diagnostic> {
+        let (_, problems) = MetricRules::compile(&self.rules, &self.static_tags);
+        problems.into_iter().map(|problem| {
+            let rule = problem.rule.map_or_else(String::new, |rule| format!("[{rule}]"));
+            let dot = if problem.key.is_empty() { "" } else { "." };
+            locations.diagnostic(&format!("rules{rule}{dot}{}", problem.key), problem.text)
+        })
+    }
+}
+
 /// Reads the section `[statsd]` of a howdah.toml. Other sections are for other commands.
 fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations), SettingsErrors> {
     let SettingsSection { settings, errors, locations } = text.section("statsd", None)?;
@@ -109,4 +154,35 @@ fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations
     flatten_section("", &text.section("statsd", None)?.settings, &mut config_lines);
     let (format, warnings, mapping) = (SettingsFormat::Howdah, Vec::new(), None);
     Ok((ParsedSettings { settings, format, warnings, config_lines, mapping }, locations))
+}
+
+#[test]
+fn problems_of_rules_have_line_and_key() {
+    let text = "[statsd]\n[[statsd.rules]]\nname = 'a.*'\nrename = 'b.$2'\n\
+                [[statsd.rules]]\nname-regex = '('\naction = 'drop'\n\
+                [[statsd.rules]]\nname = 'x'\n[statsd.static-tags]\nhost = '$HOST'\n";
+    let read = |text: &str| StatsdSettings::read(text, Path::new("h.toml"), "web1");
+    let errors = read(text).unwrap_err().to_string();
+    let lines: Vec<&str> = errors.lines().collect();
+    for (line, start) in lines.iter().zip([
+        "h.toml:11: static-tags.host: the environment variable HOST is not set",
+        "h.toml:4: rules[0].rename: $2 has nothing to refer to",
+        "h.toml:6: rules[1].name-regex: \"(\" is not a valid regular expression",
+        "h.toml:8: rules[2]: the rule does nothing",
+    ]) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    let unknown = "[statsd]\n[[statsd.rules]]\nnmae = 'a'\naction = 'deny'\n";
+    let errors = read(unknown).unwrap_err().to_string();
+    assert!(errors.starts_with("h.toml:3: rules[0].nmae: unknown key"), "{errors}");
+    assert!(errors.contains("h.toml:4: rules[0].action: unknown variant `deny`"), "{errors}");
+    let limits = "[statsd]\n[[statsd.limits.prefix]]\nprefix = ''\nkeys = 1\n\
+                  [[statsd.limits.prefix]]\nprefix = 'a.'\nkeys = 0\n";
+    assert_eq!(
+        read(limits).unwrap_err().to_string(),
+        "h.toml:3: limits.prefix[0].prefix: must not be empty or contain tags\n\
+         h.toml:7: limits.prefix[1].keys: must be at least 1"
+    );
+    let tags = "[statsd]\nstatic-tags = { host = '$HOSTNAME' }\n";
+    assert_eq!(read(tags).unwrap().settings.static_tags["host"], "web1");
 }

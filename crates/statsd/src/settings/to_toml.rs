@@ -21,11 +21,14 @@ impl StatsdSettings {
     ///
     /// A path is not UTF-8, so TOML cannot express it.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        let section = Value::from(self.changed_keys()?);
+        let mut escaped = self.clone();
+        // A file is read with variables.
+        escaped.static_tags.values_mut().for_each(|value| *value = value.replace('$', "$$"));
+        let section = Value::from(escaped.changed_keys()?);
         let text = toml::to_string_pretty(&Table::from_iter([("statsd".to_owned(), section)]))?;
         // Modes are customarily octal, but serde has only decimal numbers.
         let octal = text.lines().map(with_octal_mode).collect::<String>();
-        Ok(if self.is_in(&octal) { octal } else { text })
+        Ok(if escaped.is_in(&octal) { octal } else { text })
     }
 
     /// Returns the section's keys that differ from their defaults.

@@ -6,7 +6,10 @@
 
 use std::borrow::Cow;
 
-use super::families::{FamilyTable, FamilyType, PrometheusFamily, SeriesView};
+use super::{
+    families::{FamilyTable, PrometheusFamily, SeriesView},
+    series_names::FamilyType,
+};
 
 /// Maximum number of series in a run.
 const RUN_SERIES_MAX: usize = 256;

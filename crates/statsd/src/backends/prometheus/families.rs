@@ -15,24 +15,26 @@
 //! Labels are stored in one text.
 
 pub(super) mod handover;
+mod remapping;
 
 use std::{
     borrow::Cow,
-    cmp::Ordering,
     hash::BuildHasher as _,
     mem,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use howdah_stats::{MetricFamily, Registry};
 
+pub(super) use self::remapping::set_mapping;
 use super::{
-    mapping::{MappingResult, NameMapping, ObserverOptions},
+    mapping::NameMapping,
     names::{self, LabelSet},
     observations::TimerObservations,
-    placements::{NONE, PlacementTable, SeriesSource, moved, new_indexes},
+    placements::{NONE, PlacementTable, SeriesSource, UNRESOLVED, moved, new_indexes},
+    series_names::{FamilyType, SeriesNames, SeriesTarget, ValueTreatment},
     timed::TimedGauges,
 };
 use crate::{
@@ -43,7 +45,7 @@ use crate::{
     self_metrics::{
         self, PROMETHEUS_DROPPED_VALUES, PROMETHEUS_RENAMED_KEYS, PROMETHEUS_SERIES, SelfMetrics,
     },
-    settings::{self, ObserverType},
+    settings,
 };
 
 /// All families with their series, and the indexes to find them.
@@ -61,6 +63,8 @@ pub(super) struct FamilyTable {
     generation: u64,
     /// Whether idle series were ever removed.
     has_evicted: bool,
+    /// Whether the mapping has changed since the last interval.
+    has_unresolved: bool,
     /// The labels of all series, in the format of [`LabelSet`].
     label_text: String,
     observations: Vec<TimerObservations>,
@@ -71,11 +75,7 @@ pub(super) struct FamilyTable {
     hasher: DefaultHashBuilder,
     /// The server's own metrics, as of the last flush.
     self_metrics: Registry,
-    /// The configured prefix of the server's own metrics; empty before the first flush.
-    self_prefix: Arc<str>,
-    mapping: Option<NameMapping>,
-    observing: Arc<ObserverOptions>,
-    ttl: Duration,
+    names: SeriesNames,
     series_max: usize,
     timed: TimedGauges,
     /// Values dropped because of the series limit, a mapping rule, or a name that another metric
@@ -106,15 +106,6 @@ pub(super) struct PrometheusFamily {
 const SUFFIXES: [&str; 8] =
     ["", "_total", "_seconds", "_counter", "_gauge", "_timer", "_total_counter", "_seconds_timer"];
 
-/// The metric type of a family, as its `# TYPE` line declares it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FamilyType {
-    Counter,
-    Gauge,
-    Summary,
-    Histogram,
-}
-
 /// The accumulated values of one combination of name and labels.
 #[derive(Clone, Copy, Debug)]
 struct PrometheusSeries {
@@ -138,24 +129,11 @@ pub(super) struct SeriesView<'t> {
     pub(super) observations: Option<&'t TimerObservations>,
 }
 
-/// The rules by which the values of a key are scaled, expired and observed. There are few distinct
-/// ones: about one per mapping rule.
-#[derive(Clone, Debug, PartialEq)]
-struct ValueTreatment {
-    scale: f64,
-    ttl: Duration,
-    observing: Arc<ObserverOptions>,
-}
-
 impl FamilyTable {
     pub(super) fn new(
         settings: &settings::PrometheusSettings,
         mapping: Option<NameMapping>,
     ) -> Self {
-        let observing = match &mapping {
-            Some(mapping) => Arc::clone(mapping.defaults()),
-            None => Arc::new(ObserverOptions::from_settings(settings)),
-        };
         let mut table = Self {
             families: Vec::new(),
             by_name: HashTable::new(),
@@ -164,6 +142,7 @@ impl FamilyTable {
             order: Vec::new(),
             generation: 0,
             has_evicted: false,
+            has_unresolved: false,
             label_text: String::new(),
             observations: Vec::new(),
             placements: PlacementTable::default(),
@@ -171,10 +150,7 @@ impl FamilyTable {
             treatments: Vec::new(),
             hasher: DefaultHashBuilder::default(),
             self_metrics: Registry::new(),
-            self_prefix: Arc::default(),
-            mapping,
-            observing,
-            ttl: settings.ttl,
+            names: SeriesNames::new(settings, mapping),
             series_max: settings.series_max,
             timed: TimedGauges::new(settings.series_max),
             dropped: 0,
@@ -187,12 +163,16 @@ impl FamilyTable {
     /// Adds one interval, removes series that have become idle, and updates the server's own
     /// metrics.
     pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
-        self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
+        self.names.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
         if !snapshot.timed.is_empty() {
             let timed = self.timed.current(snapshot);
             self.add_values(&timed);
         }
         self.add_values(snapshot);
+        // Keys of an earlier mapping that no longer occur.
+        if mem::take(&mut self.has_unresolved) && self.placements.drop_unresolved() {
+            self.remove_series(&vec![true; self.series.len()]);
+        }
         self.evict_idle(seconds(snapshot.time));
         self.sort_new();
         self.record_self_metrics(&snapshot.self_metrics);
@@ -246,7 +226,7 @@ impl FamilyTable {
 
     /// Calls `each` with the server's own metrics, each with its name under the configured prefix.
     pub(super) fn for_each_self_metric(&self, mut each: impl FnMut(&str, &MetricFamily)) {
-        let prefix = match &*self.self_prefix {
+        let prefix = match &*self.names.self_prefix {
             "" => String::new(),
             prefix => names::metric(prefix),
         };
@@ -327,21 +307,19 @@ impl FamilyTable {
         moved: bool,
     ) -> Option<(usize, f64)> {
         let place = match self.placements.find(source, name) {
-            Some(place) => place,
+            Some(place) if self.placements.get(place).series != UNRESOLVED => place,
             // A key that is only repeated does not bring its removed series back.
             None if self.has_evicted && !moved => return None,
-            None => {
-                // Placements share the limit on series, so that a flood of keys cannot exhaust
-                // memory.
-                if self.placements.len() >= self.series_max {
-                    self.dropped += 1;
-                    return None;
-                }
-                let place = self.placements.add(source, name.clone());
-                if let Some((series, treatment)) = self.find_series(source, place, in_seconds, now)
-                {
-                    self.placements.set(place, series, treatment);
-                }
+            // Placements share the limit on series, so that a flood of keys cannot exhaust memory.
+            None if self.placements.len() >= self.series_max => {
+                self.dropped += 1;
+                return None;
+            }
+            found => {
+                let place = found.unwrap_or_else(|| self.placements.add(source, name.clone()));
+                let resolved = self.find_series(source, place, in_seconds, now);
+                let (series, treatment) = resolved.unwrap_or((NONE, NONE));
+                self.placements.set(place, series, treatment);
                 place
             }
         };
@@ -356,8 +334,7 @@ impl FamilyTable {
         Some((place.series as usize, self.treatments[place.treatment as usize].scale))
     }
 
-    /// Returns the series and treatment of a new key; `None` if a rule drops it or its names
-    /// conflict.
+    /// Returns the series and treatment of a key; `None` if a rule drops it or its names conflict.
     fn find_series(
         &mut self,
         source: SeriesSource,
@@ -365,53 +342,8 @@ impl FamilyTable {
         seconds: bool,
         now: u32,
     ) -> Option<(u32, u32)> {
-        let name = &self.placements.get(place).name.clone();
-        let base = name.base();
-        let lookup = self.mapping.as_ref().map(|mapping| mapping.map_name(base, source.kind()));
-        let tags = name.tags().map(|(tag, value)| {
-            // In Prometheus an empty label is the same as none, so a tag without a value becomes
-            // `true`.
-            let value = if value.is_empty() { "true".to_owned() } else { value.into_owned() };
-            (names::label(&tag), value)
-        });
-        let (requested, labels, help, treatment) = match lookup {
-            Some(MappingResult::Drop) => return None,
-            Some(MappingResult::Mapped(mapped)) => {
-                let given = mapped.labels.into_iter();
-                let given = given.map(|(label, value)| (names::label(&label), value));
-                // The first of several labels with the same name wins.
-                let labels = if mapped.honor_labels {
-                    names::labels(tags.chain(given))
-                } else {
-                    names::labels(given.chain(tags))
-                };
-                let treatment = ValueTreatment {
-                    scale: mapped.scale,
-                    ttl: mapped.ttl.unwrap_or(self.ttl),
-                    observing: mapped.observing,
-                };
-                (names::metric(&mapped.name), labels, mapped.help, treatment)
-            }
-            Some(MappingResult::NoRule) | None => {
-                let requested = names::metric(base);
-                let requested = match source {
-                    SeriesSource::Counter => names::with_suffix(requested, "_total"),
-                    SeriesSource::Timer if seconds => names::with_suffix(requested, "_seconds"),
-                    _ => requested,
-                };
-                let observing = Arc::clone(&self.observing);
-                let treatment = ValueTreatment { scale: 1.0, ttl: self.ttl, observing };
-                let described = self_metrics::find_aggregated(&self.self_prefix, name.key());
-                let help = described.map(|metric| metric.help().to_owned());
-                (requested, names::labels(tags), help, treatment)
-            }
-        };
-        let shape = match (source, treatment.observing.observer) {
-            (SeriesSource::Counter, _) => FamilyType::Counter,
-            (SeriesSource::Gauge | SeriesSource::Set, _) => FamilyType::Gauge,
-            (SeriesSource::Timer, ObserverType::Summary) => FamilyType::Summary,
-            (SeriesSource::Timer, ObserverType::Histogram) => FamilyType::Histogram,
-        };
+        let target = self.names.target(source, &self.placements.get(place).name, seconds)?;
+        let SeriesTarget { requested, labels, shape, help, treatment } = target;
         let family = self.find_or_add_family(requested, shape, source, place, help)?;
         let treatment = intern_treatment(&mut self.treatments, treatment);
         Some((self.find_or_add_series(family, &labels, treatment, now)?, treatment))
@@ -546,7 +478,7 @@ impl FamilyTable {
         })
     }
 
-    /// Removes series that have been idle for too long, and families without series.
+    /// Removes series that have been idle for too long.
     fn evict_idle(&mut self, now: u32) {
         let is_idle = |series: &PrometheusSeries| {
             let ttl = self.treatments[series.treatment as usize].ttl;
@@ -558,11 +490,17 @@ impl FamilyTable {
             return;
         }
         let remaining: Vec<bool> = self.series.iter().map(|series| !is_idle(series)).collect();
+        self.has_evicted = true;
+        self.remove_series(&remaining);
+    }
+
+    /// Removes the series that are not to remain, families without series, and keys without series
+    /// except unresolved ones.
+    fn remove_series(&mut self, remaining: &[bool]) {
         let mut used = vec![false; self.families.len()];
-        for (series, remains) in self.series.iter().zip(&remaining) {
+        for (series, remains) in self.series.iter().zip(remaining) {
             used[series.family as usize] |= remains;
         }
-        self.has_evicted = true;
         let series = new_indexes(remaining.iter().copied());
         let families = new_indexes(used.iter().copied());
         self.move_families(&families, &series);
@@ -616,7 +554,7 @@ impl FamilyTable {
         self.generation += 1;
     }
 
-    /// Rebuilds the indexes by name and labels after an eviction.
+    /// Rebuilds the indexes by name and labels after a removal.
     fn rebuild_indexes(&mut self) {
         self.by_name = HashTable::with_capacity(self.families.len());
         for family in 0..self.families.len() {
@@ -640,24 +578,20 @@ impl FamilyTable {
         }
         let mut order = mem::take(&mut self.order);
         let in_order = order.len();
-        // Evicted series are not in the list any more, so the last ones are the new ones.
+        // Removed series are not in the list any more, so the last ones are the new ones.
         order.extend(in_order as u32..self.series.len() as u32);
         // A stable sort, because it is fast on mostly sorted input.
-        order.sort_by(|one, other| self.compare(*one, *other));
+        let family_name =
+            |series: &PrometheusSeries| self.name(&self.families[series.family as usize]);
+        order.sort_by(|one, other| {
+            let [one, other] = [one, other].map(|index| &self.series[*index as usize]);
+            if one.family == other.family {
+                return one.labels(&self.label_text).cmp(other.labels(&self.label_text));
+            }
+            family_name(one).cmp(&family_name(other))
+        });
         self.order = order;
         self.generation += 1;
-    }
-
-    /// Compares two series by name and labels.
-    fn compare(&self, one: u32, other: u32) -> Ordering {
-        let [one, other] = [one, other].map(|index| &self.series[index as usize]);
-        let labels = || one.labels(&self.label_text).cmp(other.labels(&self.label_text));
-        if one.family == other.family {
-            return labels();
-        }
-        let [one, other] =
-            [one, other].map(|series| self.name(&self.families[series.family as usize]));
-        one.cmp(&other)
     }
 
     pub(super) fn report(&self, status: &BackendStatus) {
@@ -688,30 +622,6 @@ fn push_text(texts: &mut Vec<Box<str>>, text: impl Into<Box<str>>) -> u32 {
 fn seconds(time: SystemTime) -> u32 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
-}
-
-impl FamilyType {
-    /// All non-empty suffixes of sample names.
-    const ALL_SUFFIXES: [&'static str; 3] = ["_sum", "_count", "_bucket"];
-
-    /// Returns the name used in `# TYPE`.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Summary => "summary",
-            Self::Histogram => "histogram",
-        }
-    }
-
-    /// Returns the suffixes of sample names in a family of this type.
-    fn suffixes(self) -> &'static [&'static str] {
-        match self {
-            Self::Counter | Self::Gauge => &[""],
-            Self::Summary => &["", "_sum", "_count"],
-            Self::Histogram => &["", "_bucket", "_sum", "_count"],
-        }
-    }
 }
 
 impl PrometheusSeries {

@@ -26,6 +26,7 @@ use regex_lite::Regex;
 use super::names;
 use crate::{
     settings::{self, ObserverType, PrometheusNames, go_values},
+    template::expand,
     yaml::{self, YamlNode, YamlProblem, YamlValue},
 };
 
@@ -423,33 +424,6 @@ impl MappingRule {
             observing: Arc::clone(&self.observing),
         })
     }
-}
-
-/// Replaces `$1` and `${1}` with the text that the wildcard or group of that number matched, or
-/// with nothing if there is none. Any other `$` is copied.
-fn expand<'c>(template: &str, capture: &dyn Fn(usize) -> Option<&'c str>) -> String {
-    let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('$') {
-        out.push_str(before);
-        let (digits, then) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
-            Some(braced) => braced,
-            None => {
-                after.split_at(after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len()))
-            }
-        };
-        match digits.parse() {
-            Ok(at) => {
-                out.push_str(capture(at).unwrap_or_default());
-                rest = then;
-            }
-            Err(_) => {
-                out.push('$');
-                rest = after;
-            }
-        }
-    }
-    out + rest
 }
 
 impl ObserverOptions {

@@ -9,6 +9,8 @@ use crate::MetricName;
 
 /// The index that stands for no element.
 pub(super) const NONE: u32 = u32::MAX;
+/// The series of a key that must be determined again, because the mapping has changed.
+pub(super) const UNRESOLVED: u32 = u32::MAX - 1;
 
 /// The keys of all sources with their series.
 #[derive(Debug, Default)]
@@ -23,7 +25,8 @@ pub(super) struct PlacementTable {
 #[derive(Debug)]
 pub(super) struct KeyPlacement {
     pub(super) name: MetricName,
-    /// `NONE` if a mapping rule drops the key, or other metric types use its names.
+    /// `NONE` if a mapping rule drops the key, or other metric types use its names; or
+    /// `UNRESOLVED`.
     pub(super) series: u32,
     pub(super) treatment: u32,
 }
@@ -39,6 +42,9 @@ pub(super) enum SeriesSource {
 
 impl SeriesSource {
     pub(super) const COUNT: usize = 4;
+    /// In the order of their numbers.
+    pub(super) const ALL: [Self; Self::COUNT] =
+        [Self::Counter, Self::Gauge, Self::Timer, Self::Set];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -67,14 +73,10 @@ impl PlacementTable {
     /// Returns the placements of all keys, in the order in which they were added, each with the
     /// source of its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SeriesSource, &KeyPlacement)> {
-        let all =
-            [SeriesSource::Counter, SeriesSource::Gauge, SeriesSource::Timer, SeriesSource::Set];
         // Placements from which only names are derived have no key any more.
         let mut sources = vec![None; self.placements.len()];
-        for source in all {
-            for place in &self.by_key[source as usize] {
-                sources[*place as usize] = Some(source);
-            }
+        for (source, place) in self.indexes() {
+            sources[place as usize] = Some(source);
         }
         let placed = sources.into_iter().zip(&self.placements);
         placed.filter_map(|(source, placement)| Some((source?, placement)))
@@ -117,8 +119,25 @@ impl PlacementTable {
         (placement.series, placement.treatment) = (series, treatment);
     }
 
-    /// Removes the keys without a series after a removal of series, which moved the others. Retains
-    /// the placements in `used`, from which names are derived, and updates their indexes.
+    /// Returns the source and the index of each key's placement.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = (SeriesSource, u32)> {
+        let tables = SeriesSource::ALL.into_iter().zip(&self.by_key);
+        tables.flat_map(|(source, keys)| keys.iter().map(move |place| (source, *place)))
+    }
+
+    /// Makes unresolved keys ones without a series, and returns whether there were any.
+    pub(super) fn drop_unresolved(&mut self) -> bool {
+        let mut any = false;
+        for place in self.placements.iter_mut().filter(|place| place.series == UNRESOLVED) {
+            place.series = NONE;
+            any = true;
+        }
+        any
+    }
+
+    /// Removes the keys without a series, except unresolved ones, after a removal of series, which
+    /// moved the others. Retains the placements in `used`, from which names are derived, and
+    /// updates their indexes.
     pub(super) fn remove_unplaced<'u>(
         &mut self,
         series: &[u32],
@@ -127,7 +146,9 @@ impl PlacementTable {
         let used: Vec<&mut u32> = used.collect();
         let mut remaining = vec![false; self.placements.len()];
         for (place, remains) in self.placements.iter_mut().zip(&mut remaining) {
-            place.series = moved(place.series, series);
+            if place.series != UNRESOLVED {
+                place.series = moved(place.series, series);
+            }
             *remains = place.series != NONE;
         }
         for place in &used {

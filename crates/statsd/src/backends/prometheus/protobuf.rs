@@ -7,10 +7,8 @@ use howdah_codec::protobuf::ProtobufMessage;
 use howdah_stats::{MetricFamily, MetricHandle, MetricKind};
 
 use super::{
-    cursor::FamilyRun,
-    families::{FamilyTable, FamilyType},
-    names::label_pairs,
-    observations::TimerObservations,
+    cursor::FamilyRun, families::FamilyTable, names::label_pairs, observations::TimerObservations,
+    series_names::FamilyType,
 };
 use crate::sketch::Sketch;
 

@@ -16,11 +16,12 @@ use std::{
 use howdah_codec::protobuf::ProtobufMessage;
 use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 use howdah_stats::MetricHandle;
+use parking_lot::Mutex;
 
 use super::{
     PrometheusError, check_settings,
     cursor::ScrapeCursor,
-    families::{FamilyTable, handover},
+    families::{self, FamilyTable, handover},
     mapping::NameMapping,
     names::{self, label_pairs},
     samples::for_each_sample,
@@ -28,7 +29,7 @@ use super::{
 };
 use crate::{
     backends::{
-        BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
+        BackendError, BackendSpool, BackendStatus, MetricBackend, ReloadHook, SnapshotRequirements,
         http::{AGENT, HttpSender},
         outbox::{BatchSink, ValueBatch},
     },
@@ -41,7 +42,10 @@ const REQUEST_SAMPLES_MAX: u64 = 2000;
 
 /// The backend that sends snapshots by Prometheus' remote write.
 pub struct RemoteWriteBackend {
+    values: settings::PrometheusSettings,
     families: FamilyTable,
+    /// The mapping that the next flush starts to use.
+    new_mapping: Arc<Mutex<Option<NameMapping>>>,
     labels: Vec<(String, String)>,
     sender: HttpSender,
 }
@@ -79,6 +83,8 @@ impl RemoteWriteBackend {
         let labels = settings.labels.iter();
         Ok(Self {
             families: FamilyTable::new(&values, mapping),
+            values,
+            new_mapping: Arc::default(),
             labels: labels.map(|(name, value)| (names::label(name), value.clone())).collect(),
             sender: HttpSender::new(endpoint, settings.spool_bytes),
         })
@@ -105,8 +111,22 @@ impl MetricBackend for RemoteWriteBackend {
         self.sender.status()
     }
 
+    /// The mapping file is read again. The next flush uses it.
+    fn reload_hook(&self) -> Option<ReloadHook> {
+        let path = self.values.mapping.clone()?;
+        let (values, new_mapping) = (self.values.clone(), Arc::clone(&self.new_mapping));
+        Some(Arc::new(move || {
+            let mapping = NameMapping::read(&path, &values)?;
+            *new_mapping.lock() = Some(mapping);
+            Ok(())
+        }))
+    }
+
     fn flush(&mut self, snapshot: &Arc<FlushSnapshot>) -> Result<(), BackendError> {
-        let Self { families, labels, sender } = self;
+        let Self { families, labels, sender, .. } = self;
+        if let Some(mapping) = self.new_mapping.lock().take() {
+            families::set_mapping(families, mapping);
+        }
         families.add_snapshot(snapshot);
         families.report(&sender.status());
         let since = snapshot.time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -333,6 +353,16 @@ mod tests {
         ] {
             assert!(body.windows(expected.len()).any(|bytes| bytes == expected), "{body:?}");
         }
+    }
+
+    #[test]
+    fn cumulative_values_continue_in_another_process() {
+        let mut old = RemoteWriteBackend::new(&settings()).unwrap();
+        encoded(&mut old, &snapshot());
+        let mut new = RemoteWriteBackend::new(&settings()).unwrap();
+        new.import_state(&old.export_state().unwrap()).unwrap();
+        let [old, new] = [&mut old, &mut new].map(|backend| encoded(backend, &snapshot()));
+        assert_eq!(new, old);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use howdah_stats::prometheus::PrometheusNumber;
 
-use super::{cursor::FamilyRun, families::FamilyType, observations::TimerObservations};
+use super::{cursor::FamilyRun, observations::TimerObservations, series_names::FamilyType};
 
 /// A sample of a series.
 #[derive(Clone, Copy, Debug)]

@@ -381,6 +381,55 @@ fn mapping_file_renames_and_drops() {
 }
 
 #[test]
+fn reloaded_mapping_starts_new_series_for_changed_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let write = |rules: &str| std::fs::write(&path, format!("mappings:\n{rules}")).unwrap();
+    write("- { match: api.hits, name: hits }\n- { match: users, name: x, action: drop }\n");
+    let settings = settings::PrometheusSettings { mapping: Some(path.clone()), ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let reload = prometheus.reload_hook().unwrap();
+    prometheus.flush(&snapshot()).unwrap();
+    assert_lines(&scrape(&prometheus), &["hits 30", "hits{code=\"500\"} 2", "pool_size -2.5"]);
+
+    write("- { match: api.hits, name: http_hits }\n- { match: pool.size, name: pool, scale: 2 }\n");
+    reload().unwrap();
+    let text = scrape(&prometheus);
+    assert!(!text.contains("hits"), "{text}");
+    assert_lines(&text, &["api_latency_seconds_count 3"]);
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 10))).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            "http_hits 30",
+            "http_hits{code=\"500\"} 2",
+            "pool -5",
+            "users 2",
+            // Unchanged series continue.
+            "api_latency_seconds_count 6",
+        ],
+    );
+    assert!(!text.contains("\nhits") && !text.contains("pool_size"), "{text}");
+
+    write("- { match: api.hits }\n");
+    let error = reload().unwrap_err().to_string();
+    assert!(
+        error.ends_with("mapping.yml:2: the mapping lacks the required key \"name\""),
+        "{error}"
+    );
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 20))).unwrap();
+    assert_lines(&scrape(&prometheus), &["http_hits 60", "api_latency_seconds_count 9"]);
+
+    // Other options start a new series, too.
+    write("- { match: api.latency, name: api_latency_seconds, observer_type: histogram }\n");
+    reload().unwrap();
+    prometheus.flush(&Arc::new(snapshot_at(TIMESTAMP + 30))).unwrap();
+    let lines = ["# TYPE api_latency_seconds histogram", "api_latency_seconds_count 3"];
+    assert_lines(&scrape(&prometheus), &lines);
+}
+
+#[test]
 fn series_are_limited_and_idle_ones_evicted() {
     let settings =
         settings::PrometheusSettings { series_max: 3, ttl: Duration::from_secs(15), ..settings() };
@@ -589,4 +638,113 @@ fn values_continue_in_another_process() {
             assert!(other.import_state(&state[..end]).is_err());
         }
     }
+}
+
+#[test]
+fn shared_and_removed_series_continue_in_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let rules = "mappings:\n- { match: one, name: all }\n- { match: other, name: all }\n";
+    std::fs::write(&path, rules).unwrap();
+    let ttl = Duration::from_secs(100);
+    let settings = settings::PrometheusSettings { mapping: Some(path), ttl, ..settings() };
+    let mut old = PrometheusBackend::new(&settings).unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let all = names(&["one", "gone;b=1", "x.y;a=1", "other", "x.y;a=2", "x_y"]);
+    old.flush(&counters_only(TIMESTAMP, all.into_iter())).unwrap();
+    let timed = |time: i64, value: f64| {
+        let mut snapshot = snapshot_with_timed();
+        snapshot.timestamp = time;
+        snapshot.time =
+            std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(time.unsigned_abs());
+        for metric in &mut snapshot.timed {
+            (metric.time, metric.value) = (time, value);
+        }
+        (snapshot.counters, snapshot.timers) = (Vec::new(), Vec::new());
+        (snapshot.gauges, snapshot.sets) = (Vec::new(), Vec::new());
+        Arc::new(snapshot)
+    };
+    old.flush(&timed(TIMESTAMP + 90, 3.0)).unwrap();
+    let rest = || names(&["one", "x.y;a=1", "x.y;a=2", "x_y"]).into_iter();
+    old.flush(&counters_only(TIMESTAMP + 90, rest())).unwrap();
+    old.flush(&counters_only(TIMESTAMP + 100, rest())).unwrap();
+    assert!(!scrape(&old).contains("gone"));
+    let state = old.export_state().unwrap();
+    let mut new = successor(&settings);
+    new.import_state(&state).unwrap();
+    // A removed series stays removed, the second key of a series continues it, and an older value
+    // of a gauge does not count.
+    let next = names(&["other", "gone;b=1", "x_y"]).into_iter();
+    let mut repeated = FlushSnapshot::clone(&counters_only(TIMESTAMP + 110, next));
+    (repeated.counters[1].idle, repeated.counters[1].value) = (true, 0.0);
+    let repeated = Arc::new(repeated);
+    for backend in [&mut old, &mut new] {
+        backend.flush(&timed(TIMESTAMP + 80, 4.0)).unwrap();
+        backend.flush(&repeated).unwrap();
+    }
+    let text = scrape(&new);
+    assert_eq!(text, scrape(&old));
+    assert_lines(&text, &["all 150", "load 3", "x_y_total 120"]);
+    assert!(!text.contains("gone"));
+    for at in 0..state.len() {
+        let mut changed = state.clone();
+        changed[at] ^= 0x81;
+        let mut other = successor(&settings);
+        if other.import_state(&changed).is_ok() {
+            other.flush(&repeated).unwrap();
+            scrape(&other);
+        }
+    }
+}
+
+#[test]
+fn reloaded_mapping_moves_keys_of_shared_and_repeated_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let write = |rules: &str| std::fs::write(&path, format!("mappings:\n{rules}")).unwrap();
+    write("- { match: one, name: all }\n- { match: other, name: all }\n");
+    let ttl = Duration::from_secs(100);
+    let settings = settings::PrometheusSettings { mapping: Some(path.clone()), ttl, ..settings() };
+    let mut prometheus = PrometheusBackend::new(&settings).unwrap();
+    let reload = prometheus.reload_hook().unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let keys = || names(&["one", "other", "late;a=1"]).into_iter();
+    prometheus.flush(&counters_only(1000, keys())).unwrap();
+    assert_lines(&scrape(&prometheus), &["all 60", "late_total{a=\"1\"} 30"]);
+
+    // The series stays for the second key only.
+    write("- { match: one, name: first }\n- { match: other, name: all }\n");
+    reload().unwrap();
+    reload().unwrap();
+    assert_lines(&scrape(&prometheus), &["all 60"]);
+    prometheus.flush(&counters_only(1010, keys())).unwrap();
+    let lines = ["all 90", "first 30", "late_total{a=\"1\"} 60"];
+    assert_lines(&scrape(&prometheus), &lines);
+
+    // Changed keys that do not occur again leave nothing, and others can still be removed.
+    write("- { match: one, name: second }\n- { match: other, name: all }\n");
+    reload().unwrap();
+    prometheus.flush(&counters_only(1020, names(&["other"]).into_iter())).unwrap();
+    prometheus.flush(&counters_only(1115, names(&["other"]).into_iter())).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(&text, &["all 150"]);
+    for gone in [
+        "
+first",
+        "
+second ",
+        "
+late_total",
+    ] {
+        assert!(!text.contains(gone), "{text}");
+    }
+
+    // A key that is only repeated starts its new series, too.
+    write("- { match: other, name: third }\n");
+    reload().unwrap();
+    let mut repeated = FlushSnapshot::clone(&counters_only(1120, names(&["other"]).into_iter()));
+    repeated.counters[0].idle = true;
+    prometheus.flush(&Arc::new(repeated)).unwrap();
+    let text = scrape(&prometheus);
+    assert!(text.contains("\nthird ") && !text.contains("\nall "), "{text}");
 }

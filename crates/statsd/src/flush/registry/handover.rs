@@ -7,7 +7,7 @@
 //! ```text
 //! registry := flushes, last timestamp: option signed, overflow keys, totals, recent bad lines,
 //!             table and variant table of counters, of timers, of gauges and of sets,
-//!             values with timestamps, messages
+//!             values with timestamps, messages, orphaned entries: 8 lists of indexes
 //! table    := list of (key: text, live: bool, hits, key hits, last flush, merged: bool,
 //!                      linked entry: option, state)
 //! interval := packets, bytes, lines, samples, events, checks, timestamps, overflow samples,
@@ -39,7 +39,10 @@ use parking_lot::Mutex;
 
 use super::{
     CounterState, GaugeState, KeyRegistry, ReceiveTotals, SetState, TimerState,
+    cell_targets::CellTargets,
     interval_merge::resolve_names,
+    prefix_limits,
+    retarget::{self, OrphanedEntries},
     unaggregated::{UnaggregatedInput, read_messages, write_messages},
     variants::{CellTarget, VariantTables, cell_target},
 };
@@ -50,7 +53,7 @@ use crate::{
         Rejects, SetCell, ShardInterval, Sketched, TimedSample, TimedValues, TimerCell,
     },
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
-    flush::table::MetricTable,
+    flush::{names::KeyPair, table::MetricTable},
     grammar::{RejectReason, TimingUnit},
     hyperloglog::HyperLogLog,
     sketch::Sketch,
@@ -79,6 +82,11 @@ pub(crate) fn export_registry(registry: &mut KeyRegistry, now: SystemTime) -> Ve
     write_table(&mut out, &mut registry.sets);
     write_table(&mut out, &mut variants.sets);
     registry.unaggregated.write_to(&mut out);
+    let OrphanedEntries { keys, variants } = retarget::unused_orphans(registry);
+    for indexes in keys.iter().chain(&variants) {
+        out.write_count(indexes.len());
+        indexes.iter().for_each(|index| out.write_varint((*index).into()));
+    }
     out
 }
 
@@ -107,11 +115,27 @@ pub(crate) fn import_registry(
     let (gauges, gauge_variants) = read_tables(&mut from)?;
     let (sets, set_variants) = read_tables(&mut from)?;
     let unaggregated = UnaggregatedInput::read_from(&mut from)?;
+    let mut orphans = OrphanedEntries::default();
+    let counts = [
+        [counters.entry_count(), counter_variants.entry_count()],
+        [timers.entry_count(), timer_variants.entry_count()],
+        [gauges.entry_count(), gauge_variants.entry_count()],
+        [sets.entry_count(), set_variants.entry_count()],
+    ];
+    for (lists, table) in [(&mut orphans.keys, 0), (&mut orphans.variants, 1)] {
+        for (list, counts) in lists.iter_mut().zip(&counts) {
+            *list = from.list(BinaryReader::number)?.into_iter().collect();
+            if list.iter().any(|index| *index >= counts[table]) {
+                return Err(HandoverFormatError::Invalid("an orphaned entry does not exist"));
+            }
+        }
+    }
     from.finish()?;
     registry.flushes = flushes;
     registry.last_timestamp = last_timestamp;
     registry.overflow_keys = overflow_keys;
     registry.unaggregated = unaggregated;
+    registry.orphans = orphans;
     registry.totals = totals;
     let recent = recent.into_iter().filter_map(|(time, line)| Some((time, line?)));
     registry.recent = recent.take(super::RECENT_MAX).collect();
@@ -126,18 +150,20 @@ pub(crate) fn import_registry(
         sets: set_variants,
     };
     // As after a reload of these rules, and for the own counters under a new prefix.
-    let aggregation = registry.settings.aggregation.clone();
-    registry.reload(&aggregation, now);
+    let settings = registry.settings.clone();
+    registry.reload(&settings, now);
+    // The keys count towards the limits of prefixes.
+    prefix_limits::recount(registry);
     Ok(())
 }
 
 /// Takes what the shards have aggregated since the last collection, one interval per shard.
 /// [`restore_intervals`] adds the intervals to the registry that they came from.
-pub(crate) fn take_intervals(registry: &mut KeyRegistry) -> Vec<ShardInterval> {
+pub(crate) fn take_intervals(registry: &mut KeyRegistry, now: SystemTime) -> Vec<ShardInterval> {
     let mut shards = mem::take(&mut registry.shards);
     let intervals = shards.iter_mut().map(|source| {
         let mut interval = source.shard.swap(mem::take(&mut source.spare), false);
-        resolve_names(registry, &mut interval, &mut source.targets);
+        resolve_names(registry, &mut interval, &mut source.targets, now);
         interval
     });
     let intervals = intervals.collect();
@@ -158,28 +184,53 @@ pub(crate) fn restore_intervals(
     registry.shards = shards;
 }
 
-/// Returns the binary form of intervals that [`take_intervals`] has returned.
-pub(crate) fn export_intervals(registry: &mut KeyRegistry, intervals: &[ShardInterval]) -> Vec<u8> {
+/// Returns the binary form of intervals that [`take_intervals`] has returned, and of what rules and
+/// limits have done, including these intervals.
+pub(crate) fn export_intervals(
+    registry: &mut KeyRegistry,
+    intervals: &[ShardInterval],
+) -> (Vec<u8>, Vec<u8>) {
     let mut out = Vec::new();
     out.write_count(intervals.len());
-    let shards = mem::take(&mut registry.shards);
-    let variants = &mut registry.variants;
-    for (source, interval) in shards.iter().zip(intervals) {
-        let [counters, timers, gauges, sets] = &source.targets;
+    // If the other process fails, these intervals are counted when they are restored.
+    let counted = registry.key_rules.counts();
+    let mut shards = mem::take(&mut registry.shards);
+    let KeyRegistry { variants, key_rules, counters, timers, gauges, sets, .. } = registry;
+    for (source, interval) in shards.iter_mut().zip(intervals) {
+        let mut find = |kind, cell| source.targets.find(kind, cell, key_rules);
         write_interval_counts(&mut out, interval);
-        let tables = (&mut registry.counters, &mut variants.counters);
-        write_cells(&mut out, &interval.counters, counters, tables);
-        let tables = (&mut registry.timers, &mut variants.timers);
-        write_cells(&mut out, &interval.timers, timers, tables);
-        let tables = (&mut registry.gauges, &mut variants.gauges);
-        write_cells(&mut out, &interval.gauges, gauges, tables);
-        let tables = (&mut registry.sets, &mut variants.sets);
-        write_cells(&mut out, &interval.sets, sets, tables);
+        let mut target = |cell, hits| find(MetricType::Counter, (cell, hits));
+        write_cells(&mut out, &interval.counters, &mut target, (counters, &mut variants.counters));
+        let mut target = |cell, hits| find(MetricType::Timer, (cell, hits));
+        write_cells(&mut out, &interval.timers, &mut target, (timers, &mut variants.timers));
+        let mut target = |cell, hits| find(MetricType::Gauge, (cell, hits));
+        write_cells(&mut out, &interval.gauges, &mut target, (gauges, &mut variants.gauges));
+        let mut target = |cell, hits| find(MetricType::Set, (cell, hits));
+        write_cells(&mut out, &interval.sets, &mut target, (sets, &mut variants.sets));
         write_timed(&mut out, &interval.timed);
         write_messages(&mut out, &interval.messages);
     }
     registry.shards = shards;
-    out
+    let mut rules = Vec::new();
+    let definitions = retarget::definitions(&registry.settings.rules);
+    registry.key_rules.write_to(&mut rules, &definitions);
+    registry.key_rules.undo_counts(counted);
+    (out, rules)
+}
+
+/// Continues to count what rules and limits do. [`export_intervals`] has returned the bytes.
+///
+/// # Errors
+///
+/// The bytes are not those of [`export_intervals`].
+pub(crate) fn import_rules(
+    registry: &mut KeyRegistry,
+    bytes: &[u8],
+) -> Result<(), HandoverFormatError> {
+    let mut from = BinaryReader::new(bytes);
+    let definitions = retarget::definitions(&registry.settings.rules);
+    registry.key_rules.restore(&mut from, &definitions)?;
+    from.finish()
 }
 
 /// Intervals that have been read, but not added to a registry yet.
@@ -193,8 +244,8 @@ pub(super) struct ImportedInterval {
     pub(super) keys: [Vec<ImportedKey>; KINDS],
 }
 
-/// The sanitised key of a cell, and the key as sent if it differs.
-pub(super) type ImportedKey = (MetricName, Option<MetricName>);
+/// The keys of a cell; `None` if rules drop it.
+pub(super) type ImportedKey = Option<KeyPair>;
 
 impl ImportedIntervals {
     /// Reads intervals that [`export_intervals`] has written.
@@ -231,12 +282,12 @@ impl ImportedIntervals {
         for ImportedInterval { mut interval, keys } in self.0 {
             let [counters, timers, gauges, sets] = &keys;
             let variants = &mut registry.variants;
-            let mut targets = [
+            let mut targets = CellTargets::determined([
                 find_targets(&mut registry.counters, &mut variants.counters, counters),
                 find_targets(&mut registry.timers, &mut variants.timers, timers),
                 find_targets(&mut registry.gauges, &mut variants.gauges, gauges),
                 find_targets(&mut registry.sets, &mut variants.sets, sets),
-            ];
+            ]);
             registry.add_interval(&mut interval, &mut targets, now);
         }
     }
@@ -246,10 +297,9 @@ fn find_targets<S: Default + Clone>(
     table: &mut MetricTable<S>,
     variants: &mut MetricTable<S>,
     keys: &[ImportedKey],
-) -> Vec<CellTarget> {
-    let find =
-        |(key, sent): &ImportedKey| cell_target(table, variants, key, sent.as_ref().unwrap_or(key));
-    keys.iter().map(find).collect()
+) -> Vec<Option<CellTarget>> {
+    let mut find = |KeyPair { key, sent }: &KeyPair| cell_target(table, variants, key, sent);
+    keys.iter().map(|keys| keys.as_ref().map(&mut find)).collect()
 }
 
 /// Returns the last totals of counters whose senders report all counts since their start, by
@@ -380,15 +430,17 @@ fn check_links<S: Default>(
     Ok(())
 }
 
-fn write_cells<C: HandedOver, S: Default>(
+fn write_cells<C: HandedOver + UsedCell, S: Default>(
     out: &mut Vec<u8>,
     cells: &CellTable<C>,
-    targets: &[CellTarget],
+    target: &mut dyn FnMut(usize, u32) -> Option<CellTarget>,
     (table, variants): (&mut MetricTable<S>, &mut MetricTable<S>),
 ) {
-    out.write_count(cells.iter().count());
-    for (index, cell) in cells.iter() {
-        let CellTarget { key, variant } = targets[index];
+    // Rules may drop the samples of a cell.
+    let used = cells.iter().filter_map(|(at, cell)| Some((target(at, cell.hits())?, cell)));
+    let used: Vec<(CellTarget, &C)> = used.collect();
+    out.write_count(used.len());
+    for (CellTarget { key, variant }, cell) in used {
         out.write_text(table.entry(key).name.key());
         out.write_option(variant, |out, sent| out.write_text(variants.entry(sent).name.key()));
         cell.write_to(out);
@@ -403,8 +455,38 @@ fn read_cells<C: HandedOver>(
         let key = MetricName::new(from.text()?);
         let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
         cells.push(C::read_from(from)?);
-        Ok((key, sent))
+        let sent = sent.unwrap_or_else(|| key.clone());
+        Ok(Some(KeyPair { key, sent }))
     })
+}
+
+/// A cell that knows its number of samples.
+pub(super) trait UsedCell {
+    fn hits(&self) -> u32;
+}
+
+impl UsedCell for CounterCell {
+    fn hits(&self) -> u32 {
+        self.hits
+    }
+}
+
+impl UsedCell for TimerCell {
+    fn hits(&self) -> u32 {
+        self.hits
+    }
+}
+
+impl UsedCell for GaugeCell {
+    fn hits(&self) -> u32 {
+        self.hits
+    }
+}
+
+impl UsedCell for SetCell {
+    fn hits(&self) -> u32 {
+        self.hits
+    }
 }
 
 impl HandedOver for CounterState {
@@ -515,7 +597,7 @@ impl HandedOver for GaugeCell {
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
-        let operation = |from: &mut BinaryReader<'_>| Ok((from.total()?, from.f64()?));
+        let operation = |from: &mut BinaryReader<'_>| Ok((from.stamp()?, from.f64()?));
         Ok(Self {
             set: from.option(operation)?,
             changes: from.list(operation)?,
@@ -642,7 +724,7 @@ fn read_timed(
             name: from.bytes()?,
             tags: from.bytes()?,
             value: from.f64()?,
-            stamp: from.total()?,
+            stamp: from.stamp()?,
             hits: from.total()?,
         });
     }
@@ -768,12 +850,12 @@ fn find_reason(name: &str) -> Option<RejectReason> {
     RejectReason::ALL.into_iter().find(|reason| reason.as_str() == name)
 }
 
-fn milliseconds(time: SystemTime) -> u64 {
+pub(super) fn milliseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn time(ms: u64) -> SystemTime {
+pub(super) fn time(ms: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
 }
 
@@ -791,14 +873,27 @@ mod tests {
 
     const PACKETS: [&str; 3] = [
         "hits:3|c|@0.1\nt:1:2.5|ms\nd:7|d\ng:5|g\ng:+1.5|g\nu:ann|s\nu:bob|s\nbad\na/b:1|c\na-b:2|c\n\
-         t/d:1|c|T15\nt/d:4|g|T16\nk:1|kv\nall:100|C\n_e{2,1}:up|x|d:5\nmany:1|s\nmany:2|s\nmany:3|s",
+         t/d:1|c|T15\nt/d:4|g|T16\nk:1|kv\nall:100|C\n_e{2,1}:up|x|d:5\nmany:1|s\nmany:2|s\nmany:3|s\n\
+         gone.a:1|c\nold.a:2|c\nteam.a:1|c\nteam.b:2|c\nteam.c:4|c\ncut.a:1|g\ncut.b:2|g",
         "hits:0.1|c\nt:4|ms\ng:-2|g\nu:ann|s\nu:eve|s\nonly.delta:+3|g\nr\u{e9}s:1|c\nmany:4|s\n\
-         t/d:2|c|T15\nt/d:6|g|T16\nk:2|kv\nall:130|C\n_sc|db|1|d:6\nmany:1|s\nmany:5|s\nmany:6|s",
-        "hits:1|c\nnew:1|c\ng:9|g\nt:3|ms\na/b:1|c\nt/d:8|c|T15\nall:131|C\nmany:7|s",
+         t/d:2|c|T15\nt/d:6|g|T16\nk:2|kv\nall:130|C\n_sc|db|1|d:6\nmany:1|s\nmany:5|s\nmany:6|s\n\
+         gone.a:1|c\ngone.b:1|ms\nold.a:2|c\nteam.c:8|c\nteam.d:16|c\ncut.b:3|g\ngone.t:1|c|T15",
+        "hits:1|c\nnew:1|c\ng:9|g\nt:3|ms\na/b:1|c\nt/d:8|c|T15\nall:131|C\nmany:7|s\ngone.b:1|ms\n\
+         team.a:32|c\nteam.d:64|c\ncut.a:4|g",
     ];
 
     fn settings(dialect: StatsdDialect) -> StatsdSettings {
-        let mut settings = StatsdSettings { dialect, ..StatsdSettings::default() };
+        let mut settings: StatsdSettings = toml::from_str(
+            r#"
+            rules = [
+                { id = "gone", name = "gone.*", action = "drop" },
+                { id = "new", name = "old.*", rename = "new.$1" },
+            ]
+            limits.prefix = [{ prefix = "team.", keys = 2 }, { prefix = "cut.", keys = 1, excess = "drop" }]
+            "#,
+        )
+        .unwrap();
+        settings.dialect = dialect;
         settings.types = ExtraTypes { kv: true, absolute_counter: true };
         settings.limits.exact_samples = 3;
         settings.limits.set_members = 2;
@@ -850,6 +945,21 @@ mod tests {
         snapshots
     }
 
+    /// Compares the lines of snapshots.
+    fn assert_same(snapshots: &[String], expected: &[String]) {
+        for (snapshot, expected) in snapshots.iter().zip(expected) {
+            let mut lines = snapshot.lines().zip(expected.lines());
+            if let Some(at) = lines.position(|(one, other)| one != other) {
+                let part = |text: &str| {
+                    let lines = text.lines().skip(at.saturating_sub(20)).take(40);
+                    lines.collect::<Vec<_>>().join("\n")
+                };
+                panic!("{}\ninstead of\n{}", part(snapshot), part(expected));
+            }
+        }
+        assert_eq!(snapshots.len(), expected.len());
+    }
+
     /// A registry with some shards that continues with an exported one.
     fn successor(
         old: &KeyRegistry,
@@ -871,13 +981,20 @@ mod tests {
                 registry.collect(time(9_000));
                 registry
             });
-            assert!(expected[0].contains("up") && expected[0].contains("HyperLogLog(3)"));
+            let all = expected.concat();
+            for part in ["up", "HyperLogLog(3)", "new.a", "team.overflow", "\"cut.\"", "\"gone\""] {
+                assert!(all.contains(part), "{part}");
+            }
             for shards in [1, 2] {
                 let handed_over = run(dialect, |mut registry| {
                     let bytes = export_registry(&mut registry, time(9_000));
-                    successor(&registry, &bytes, shards).unwrap()
+                    let intervals = take_intervals(&mut registry, time(9_000));
+                    let (_, rules) = export_intervals(&mut registry, &intervals);
+                    let mut successor = successor(&registry, &bytes, shards).unwrap();
+                    import_rules(&mut successor, &rules).unwrap();
+                    successor
                 });
-                assert_eq!(handed_over, expected);
+                assert_same(&handed_over, &expected);
             }
         }
     }
@@ -889,8 +1006,8 @@ mod tests {
                 run(dialect, |mut registry| {
                     let bytes = export_registry(&mut registry, time(9_000));
                     registry.shards[0].shard.lock().apply_packet(PACKETS[1].as_bytes());
-                    let intervals = take_intervals(&mut registry);
-                    let last = export_intervals(&mut registry, &intervals);
+                    let intervals = take_intervals(&mut registry, time(9_000));
+                    let (last, rules) = export_intervals(&mut registry, &intervals);
                     if is_aborted {
                         restore_intervals(&mut registry, intervals, time(9_000));
                         return registry;
@@ -898,6 +1015,7 @@ mod tests {
                     let mut successor = successor(&registry, &bytes, 1).unwrap();
                     let last = ImportedIntervals::read(&last).unwrap();
                     last.add_to(&mut successor, time(9_000));
+                    import_rules(&mut successor, &rules).unwrap();
                     successor
                 })
             };
@@ -907,8 +1025,8 @@ mod tests {
                 registry.collect(time(9_000));
                 registry
             });
-            assert_eq!(run_with(true), uninterrupted);
-            assert_eq!(run_with(false), uninterrupted);
+            assert_same(&run_with(true), &uninterrupted);
+            assert_same(&run_with(false), &uninterrupted);
         }
     }
 
@@ -920,8 +1038,8 @@ mod tests {
         shard.lock().apply_packet(PACKETS[0].as_bytes());
         let bytes = export_registry(&mut old, time(9_000));
         shard.lock().apply_packet(PACKETS[1].as_bytes());
-        let intervals = take_intervals(&mut old);
-        let last = export_intervals(&mut old, &intervals);
+        let intervals = take_intervals(&mut old, time(9_000));
+        let (last, rules) = export_intervals(&mut old, &intervals);
         let totals = export_running_totals(&old);
         let imported = |bytes: &[u8]| {
             let mut successor = registry(dialect);
@@ -932,6 +1050,9 @@ mod tests {
         }
         for end in 0..last.len() {
             assert!(ImportedIntervals::read(&last[..end]).is_err(), "{end}");
+        }
+        for end in 0..rules.len() {
+            assert!(import_rules(&mut registry(dialect), &rules[..end]).is_err(), "{end}");
         }
         for end in 0..totals.len() {
             assert!(import_running_totals(&old, &totals[..end]).is_err(), "{end}");

@@ -4,12 +4,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{
     CounterState, GaugeState, KeyRegistry, RECENT_MAX, SetState, TimerState,
+    cell_targets::CellTargets,
+    key_rules::TraceNumber,
     variants::{CellTarget, cell_target},
 };
 use crate::{
-    aggregate::{KINDS, MetricType, NewName, SetCell, ShardInterval, TimerCell},
+    MetricName,
+    aggregate::{MetricType, NewName, SetCell, ShardInterval, TimerCell},
     flush::{
-        names::KeyConversion,
+        names::{KeyConversion, KeyPair},
         table::{MetricEntry, MetricTable},
     },
     grammar::{BadLine, RejectReason},
@@ -20,11 +23,12 @@ use crate::{
 pub(super) fn resolve_names(
     registry: &mut KeyRegistry,
     interval: &mut ShardInterval,
-    targets: &mut [Vec<CellTarget>; KINDS],
+    targets: &mut CellTargets,
+    now: SystemTime,
 ) {
     for name in interval.names.iter() {
-        let target = registry.cell_target(name);
-        targets[name.kind as usize].push(target);
+        let target = registry.cell_target(name, now);
+        targets.push(name.kind, target, &registry.key_rules);
     }
     interval.names.clear();
 }
@@ -34,15 +38,16 @@ impl KeyRegistry {
     pub(super) fn add_interval(
         &mut self,
         interval: &mut ShardInterval,
-        targets: &mut [Vec<CellTarget>; KINDS],
+        targets: &mut CellTargets,
         now: SystemTime,
     ) {
-        resolve_names(self, interval, targets);
+        resolve_names(self, interval, targets, now);
         let now_ms = milliseconds(now);
         let flushes = self.flushes;
-        let [counters, timers, gauges, sets] = targets;
+        let mut find = |kind, cell| targets.find(kind, cell, &mut self.key_rules);
         interval.counters.drain(|cell, counter| {
-            let CellTarget { key, variant } = counters[cell];
+            let found = find(MetricType::Counter, (cell, counter.hits));
+            let Some(CellTarget { key, variant }) = found else { return };
             let entry = self.counters.sum(key, flushes, now_ms);
             entry.state.value += counter.sum;
             entry.hit(counter.hits);
@@ -54,7 +59,8 @@ impl KeyRegistry {
         });
         let exact_max = self.settings.limits.exact_samples;
         interval.timers.drain(|cell, timer| {
-            let CellTarget { key, variant } = timers[cell];
+            let found = find(MetricType::Timer, (cell, timer.hits));
+            let Some(CellTarget { key, variant }) = found else { return };
             if let Some(variant) = variant.or(self.timers.entry(key).linked) {
                 let mut copy = timer.clone();
                 let variants = &mut self.variants.timers;
@@ -67,7 +73,8 @@ impl KeyRegistry {
         let ttl = self.settings.aggregation.delete_idle_gauges;
         let ttl = ttl.then_some(self.settings.aggregation.gauge_ttl);
         interval.gauges.drain(|cell, gauge| {
-            let CellTarget { key, variant } = gauges[cell];
+            let found = find(MetricType::Gauge, (cell, gauge.hits));
+            let Some(CellTarget { key, variant }) = found else { return };
             let entry = self.gauges.touch(key, ttl);
             entry.state.running.merge(gauge);
             entry.hit(gauge.hits);
@@ -79,7 +86,8 @@ impl KeyRegistry {
         });
         let limits = &self.settings.limits;
         interval.sets.drain(|cell, set| {
-            let CellTarget { key, variant } = sets[cell];
+            let found = find(MetricType::Set, (cell, set.hits));
+            let Some(CellTarget { key, variant }) = found else { return };
             if let Some(variant) = variant.or(self.sets.entry(key).linked) {
                 let mut copy = SetCell {
                     members: set.members.clone(),
@@ -96,7 +104,8 @@ impl KeyRegistry {
             interval.rejects.add_many(refused, BadLine { line, reason: RejectReason::SetFull });
         });
         let conversion = KeyConversion::new(&self.settings, self.needs);
-        self.unaggregated.add(interval, &self.settings, conversion, now);
+        let rules = &mut self.key_rules;
+        self.unaggregated.add(interval, &self.settings, (conversion, rules), now);
         self.count(interval, now);
     }
 
@@ -152,24 +161,32 @@ impl KeyRegistry {
         }
     }
 
-    /// Returns the registry entries for a new cell.
-    fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
+    /// Returns the registry entries for a new cell, `None` if its samples are to be discarded, and
+    /// the outcome of rules and limits.
+    pub(super) fn cell_target(
+        &mut self,
+        name: NewName<'_>,
+        now: SystemTime,
+    ) -> (Option<CellTarget>, TraceNumber) {
         let conversion = KeyConversion::new(&self.settings, self.needs);
-        let (key, sent) = if name.overflow {
-            let key = conversion.canonical(name.name, name.tags, false);
-            (key.clone(), key)
-        } else {
-            conversion.keys(name.name, name.tags)
+        let is_known = |key: &MetricName| match name.kind {
+            MetricType::Counter => self.counters.contains(key),
+            MetricType::Timer => self.timers.contains(key),
+            MetricType::Gauge => self.gauges.contains(key),
+            MetricType::Set => self.sets.contains(key),
         };
+        let (keys, trace) = self.key_rules.keys(&name, conversion, is_known, now);
+        let Some(KeyPair { key, sent }) = keys else { return (None, trace) };
         let variants = &mut self.variants;
-        match name.kind {
+        let target = match name.kind {
             MetricType::Counter => {
                 cell_target(&mut self.counters, &mut variants.counters, &key, &sent)
             }
             MetricType::Timer => cell_target(&mut self.timers, &mut variants.timers, &key, &sent),
             MetricType::Gauge => cell_target(&mut self.gauges, &mut variants.gauges, &key, &sent),
             MetricType::Set => cell_target(&mut self.sets, &mut variants.sets, &key, &sent),
-        }
+        };
+        (Some(target), trace)
     }
 }
 

@@ -8,12 +8,13 @@
 //! and those of key-value lines, which get the time of the flush, are those of
 //! [`TimedMetric::write_to`]; messages are lines as they were received.
 
-use std::{mem, time::SystemTime};
+use std::{collections::HashSet, mem, time::SystemTime};
 
 use howdah_codec::ByteWriter as _;
 
 use super::{
     KeyRegistry,
+    cell_targets::CellTargets,
     handover::{
         HandedOver, ImportedInterval, ImportedIntervals, ImportedKey, write_interval_counts,
     },
@@ -22,10 +23,15 @@ use super::{
 use crate::{
     MetricName,
     aggregate::{
-        CounterCell, GaugeCell, KINDS, MessageBuffer, SetCell, ShardInterval, Sketched, TimerCell,
+        CounterCell, GaugeCell, KINDS, MessageBuffer, MetricType, SetCell, ShardInterval, Sketched,
+        TimerCell,
     },
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
-    flush::{TimedMetric, table::MetricTable},
+    flush::{
+        TimedMetric, TimedType,
+        names::{KeyConversion, KeyPair},
+        table::MetricTable,
+    },
     grammar::{BadLine, RejectReason},
     settings::{SetOverflow, StatsdLimits},
 };
@@ -70,8 +76,10 @@ impl ForwardedBatch {
         let stamp = registry.stamps.next();
         for ImportedInterval { interval, keys } in &mut intervals.0 {
             limit_cells(interval, &registry.settings.limits, stamp);
+            apply_rules(registry, interval, keys, now);
             if !registry.needs.names_as_sent {
-                keys.iter_mut().flatten().for_each(|(_, sent)| *sent = None);
+                let keys = keys.iter_mut().flatten().flatten();
+                keys.for_each(|keys| keys.sent.clone_from(&keys.key));
             }
             let overflow = format!("{}.overflow", registry.settings.aggregation.prefix);
             let mut limiter = KeyLimiter {
@@ -88,16 +96,24 @@ impl ForwardedBatch {
         }
         let mut rejected = ShardInterval::default();
         let limits = &registry.settings.limits;
-        for metric in timed {
-            let line = metric.name.key().to_owned();
-            let is_short = line.len() <= limits.key_bytes;
-            let sent = registry.needs.names_as_sent.then_some(metric.sent);
-            let names = (metric.name.clone(), sent.unwrap_or(metric.name));
-            let (time, value) = (Some(metric.time), (metric.value, stamp));
+        let conversion = KeyConversion::new(&registry.settings, registry.needs);
+        for TimedMetric { kind, name, sent, time, value } in timed {
+            let metric_type = match kind {
+                TimedType::Counter => MetricType::Counter,
+                TimedType::Gauge => MetricType::Gauge,
+            };
+            let keys = (metric_type, KeyPair { key: name, sent });
+            let rules = &mut registry.key_rules;
+            let keys = rules.forwarded_keys(keys, conversion, 1, |_| false, now);
+            let Some(mut keys) = keys else { continue };
+            if !registry.needs.names_as_sent {
+                keys.sent.clone_from(&keys.key);
+            }
+            let line = keys.key.key().to_owned();
             let input = &mut registry.unaggregated;
-            let reason = if !is_short {
+            let reason = if line.len() > limits.key_bytes {
                 RejectReason::KeyTooLong
-            } else if !input.add_timed(metric.kind, names, time, value, limits.keys) {
+            } else if !input.add_timed(kind, keys, Some(time), (value, stamp), limits.keys) {
                 RejectReason::TooManyTimestamps
             } else {
                 continue;
@@ -107,8 +123,46 @@ impl ForwardedBatch {
         if registry.needs.messages {
             mem::swap(&mut rejected.messages, &mut messages);
         }
-        registry.add_interval(&mut rejected, &mut Default::default(), now);
+        registry.add_interval(&mut rejected, &mut CellTargets::default(), now);
         intervals.add_to(registry, now);
+    }
+}
+
+/// Applies the rules and the limits of prefixes of this server to the keys of an interval.
+fn apply_rules(
+    registry: &mut KeyRegistry,
+    interval: &ShardInterval,
+    keys: &mut [Vec<ImportedKey>; KINDS],
+    now: SystemTime,
+) {
+    if !registry.key_rules.are_active() {
+        return;
+    }
+    let conversion = KeyConversion::new(&registry.settings, registry.needs);
+    let hits: [Vec<u32>; KINDS] = [
+        interval.counters.iter().map(|(_, cell)| cell.hits).collect(),
+        interval.timers.iter().map(|(_, cell)| cell.hits).collect(),
+        interval.gauges.iter().map(|(_, cell)| cell.hits).collect(),
+        interval.sets.iter().map(|(_, cell)| cell.hits).collect(),
+    ];
+    let KeyRegistry { key_rules, counters, timers, gauges, sets, .. } = registry;
+    for (kind, (keys, hits)) in MetricType::ALL.into_iter().zip(keys.iter_mut().zip(&hits)) {
+        let mut admitted = HashSet::new();
+        for (keys, hits) in keys.iter_mut().zip(hits) {
+            let Some(pair) = keys.take() else { continue };
+            // Several cells may become the same key.
+            let is_new = |key: &MetricName| {
+                let is_known = match kind {
+                    MetricType::Counter => counters.contains(key),
+                    MetricType::Timer => timers.contains(key),
+                    MetricType::Gauge => gauges.contains(key),
+                    MetricType::Set => sets.contains(key),
+                };
+                !is_known && !admitted.contains(key)
+            };
+            *keys = key_rules.forwarded_keys((kind, pair), conversion, *hits, is_new, now);
+            admitted.extend(keys.as_ref().map(|keys| keys.key.clone()));
+        }
     }
 }
 
@@ -156,7 +210,7 @@ struct KeyLimiter<'l> {
 impl KeyLimiter<'_> {
     fn limit<S: Default>(&mut self, keys: &mut [ImportedKey], table: &MetricTable<S>) {
         let mut room = self.limits.keys.saturating_sub(table.len());
-        for (key, sent) in keys {
+        for KeyPair { key, sent } in keys.iter_mut().flatten() {
             if table.find(key.key()).is_some() {
                 continue;
             }
@@ -164,7 +218,7 @@ impl KeyLimiter<'_> {
                 room -= 1;
                 continue;
             }
-            (*key, *sent) = (self.overflow.clone(), None);
+            (*key, *sent) = (self.overflow.clone(), self.overflow.clone());
             self.overflow_samples += 1;
         }
     }
@@ -173,9 +227,7 @@ impl KeyLimiter<'_> {
 /// Returns the running interval in the form that another server can merge: all metrics that have
 /// received samples, except the server's own, the values with timestamps, and the messages.
 pub(super) fn export(registry: &mut KeyRegistry, timed: &[TimedMetric]) -> Vec<MergeablePart> {
-    let names = &registry.self_names;
-    let own = [Some(&names.packets), names.lines.as_ref(), Some(&names.bad), names.lag.as_ref()];
-    let own: Vec<MetricName> = own.into_iter().flatten().cloned().collect();
+    let own = registry.self_names.all();
     let variants = &mut registry.variants;
     let mut parts = PartWriter { own, ..PartWriter::default() };
     let (counters, timers) = (&mut registry.counters, &mut registry.timers);
@@ -473,6 +525,47 @@ mod tests {
             let summary = snapshot.timers[0].summary.clone().unwrap();
             assert_eq!((summary.samples, summary.sum), (5, 15.0));
         }
+    }
+
+    #[test]
+    fn rules_of_the_parent_apply_to_forwarded_intervals() {
+        let mut settings: StatsdSettings = toml::from_str(
+            r#"
+            rules = [
+                { id = "gone", name = "gone.*", action = "drop" },
+                { id = "new", name = "old.*", rename = "new.$1" },
+            ]
+            static-tags = { dc = "x" }
+            limits.prefix = [{ prefix = "team.", keys = 2 }]
+            "#,
+        )
+        .unwrap();
+        settings.types = ExtraTypes { kv: true, absolute_counter: false };
+        let mut parent = KeyRegistry::new(&settings, SnapshotRequirements::default(), time(0));
+        let mut child = registry();
+        receive(
+            &mut child,
+            &["gone.a:1|c\nold.a:2|c\nold.a:1|ms\nteam.a:1|c\nteam.b:2|c\nteam.c:4|c\n\
+               team.d:8|c\ngone.k:1|kv\nold.k:2|kv"],
+        );
+        forward(&mut child, &mut parent, 10_000);
+        let snapshot = flush(&mut parent, 10_000);
+        let counters = snapshot.counters.iter().map(|one| (one.name.key(), one.value));
+        let counters: Vec<_> = counters.filter(|(key, _)| !key.starts_with("statsd.")).collect();
+        assert_eq!(
+            counters,
+            [
+                ("new.a;dc=x", 2.0),
+                ("team.a;dc=x", 1.0),
+                ("team.b;dc=x", 2.0),
+                ("team.overflow", 12.0)
+            ]
+        );
+        assert_eq!(snapshot.timers[0].name.key(), "new.a;dc=x");
+        let timed = snapshot.timed.iter().map(|one| one.name.key());
+        assert_eq!(timed.collect::<Vec<_>>(), ["new.k;dc=x"]);
+        assert_eq!(snapshot.self_metrics.rule_drops, [("gone".into(), 2)]);
+        assert_eq!(snapshot.self_metrics.prefix_overflows, [("team.".into(), 2)]);
     }
 
     #[test]

@@ -7,13 +7,13 @@ use std::{
 
 use howdah_codec::ByteWriter as _;
 
+use super::key_rules::KeyRules;
 use crate::{
-    MetricName,
-    aggregate::{MessageBuffer, ShardInterval},
+    aggregate::{MessageBuffer, NewName, ShardInterval, TimedSample},
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{
         messages::ReceivedMessage,
-        names::KeyConversion,
+        names::{KeyConversion, KeyPair},
         rounded_seconds,
         timed::{TimedMetric, TimedTable, TimedType},
     },
@@ -39,20 +39,23 @@ impl UnaggregatedInput {
         &mut self,
         interval: &mut ShardInterval,
         settings: &StatsdSettings,
-        conversion: KeyConversion,
+        (conversion, rules): (KeyConversion, &mut KeyRules),
         now: SystemTime,
     ) {
         let latest = rounded_seconds(now).saturating_add(FUTURE_SECONDS_MAX);
         let age = settings.dogstatsd.timestamp_age.as_secs();
         let earliest = rounded_seconds(now).saturating_sub_unsigned(age);
         for sample in interval.timed.iter() {
-            let names = conversion.keys(sample.name, sample.tags);
+            let TimedSample { kind, name, tags, hits, .. } = sample;
+            let name = NewName { kind, name, tags, overflow: false };
+            let samples = u32::try_from(hits).unwrap_or(u32::MAX);
+            let Some(keys) = rules.timed_keys(&name, conversion, samples) else { continue };
             let in_range = sample.time.is_none_or(|time| (earliest..=latest).contains(&time));
             let kind = TimedType::from_metric_type(sample.kind);
             let (value, max) = ((sample.value, sample.stamp), settings.limits.keys);
             let reason = if !in_range {
                 RejectReason::BadTimestamp
-            } else if !self.timed.add(kind, names, sample.time, value, max) {
+            } else if !self.timed.add(kind, keys, sample.time, value, max) {
                 RejectReason::TooManyTimestamps
             } else {
                 continue;
@@ -67,12 +70,12 @@ impl UnaggregatedInput {
     pub(super) fn add_timed(
         &mut self,
         kind: TimedType,
-        names: (MetricName, MetricName),
+        keys: KeyPair,
         time: Option<i64>,
         value: (f64, u64),
         max: usize,
     ) -> bool {
-        self.timed.add(kind, names, time, value, max)
+        self.timed.add(kind, keys, time, value, max)
     }
 
     /// Returns the events and service checks as received, each with the time of its receipt.

@@ -5,7 +5,7 @@
 //! BASE       := interval ms, phase ms, next flush ms, ms since the last key log, registry: bytes,
 //!               list of (backend: text, number among those of this name, state: bytes)
 //! CONNECTION := label of the listener: text, rest of the line is discarded: bool, line: bytes
-//! LAST       := intervals: bytes, running totals: bytes, last stamp, list of (label of a socket:
+//! LAST       := intervals: bytes, counts of rules: bytes, running totals: bytes, last stamp, list of (label of a socket:
 //!               text, packets, bytes, discarded, denied, failed handshakes), backlog drops before
 //!               the start, sequences of forwarded batches: bytes
 //! SPOOL      := backend: text, number, transaction in doubt: option text,
@@ -158,6 +158,7 @@ fn read_totals(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LastBody {
     pub(super) intervals: Vec<u8>,
+    pub(super) rules: Vec<u8>,
     pub(super) running_totals: Vec<u8>,
     pub(super) stamp: u64,
     pub(super) sockets: Vec<SocketTotals>,
@@ -169,6 +170,7 @@ impl LastBody {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.write_bytes(&self.intervals);
+        out.write_bytes(&self.rules);
         out.write_bytes(&self.running_totals);
         out.write_varint(self.stamp);
         out.write_count(self.sockets.len());
@@ -183,15 +185,16 @@ impl LastBody {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, HandoverFormatError> {
         let mut from = BinaryReader::new(bytes);
-        let (intervals, running_totals) = (from.bytes()?.to_vec(), from.bytes()?.to_vec());
-        let stamp = from.total()?;
+        let (intervals, rules) = (from.bytes()?.to_vec(), from.bytes()?.to_vec());
+        let running_totals = from.bytes()?.to_vec();
+        let stamp = from.stamp()?;
         let sockets = from.list(|from| {
             let label = from.text()?.to_owned();
             Ok(SocketTotals { label, totals: read_totals(from)? })
         })?;
         let (backlog_before, sequences) = (from.total()?, from.bytes()?.to_vec());
         from.finish()?;
-        Ok(Self { intervals, running_totals, stamp, sockets, backlog_before, sequences })
+        Ok(Self { intervals, rules, running_totals, stamp, sockets, backlog_before, sequences })
     }
 }
 
@@ -270,8 +273,9 @@ mod tests {
             SocketTotals { label: "udp 0.0.0.0:8125".to_owned(), totals: [1, 300, 2, 4, 5] };
         let body = LastBody {
             intervals: b"intervals".to_vec(),
+            rules: b"rules".to_vec(),
             running_totals: b"totals".to_vec(),
-            stamp: 1 << 40,
+            stamp: 1 << 60,
             sockets: vec![totals],
             backlog_before: 9,
             sequences: b"sequences".to_vec(),

@@ -182,7 +182,7 @@ pub(in crate::server) fn hand_over(
     super::expect_frame(stream, PREPARED)?;
     let halted = Instant::now();
     packets.halt();
-    let intervals = handover::take_intervals(&mut registry);
+    let intervals = handover::take_intervals(&mut registry, SystemTime::now());
     let sequences = core.forwarded_sequences();
     let sent = send_last(stream, packets, (&mut registry, &intervals), sequences);
     if let Err(error) = sent.and_then(|()| wait_for_commit(stream)) {
@@ -216,8 +216,10 @@ fn send_last(
         send_frame(stream, CONNECTION, &body.encode(), Some(connection.descriptor.as_fd()))?;
     }
     let (sockets, backlog_before) = packets.totals();
+    let (intervals, rules) = handover::export_intervals(registry, intervals);
     let body = LastBody {
-        intervals: handover::export_intervals(registry, intervals),
+        intervals,
+        rules,
         running_totals: handover::export_running_totals(registry),
         stamp: handover::last_stamp(registry),
         sockets,

@@ -146,6 +146,7 @@ impl Predecessor {
         let last = LastBody::decode(&last).map_err(invalid)?;
         let intervals = handover::ImportedIntervals::read(&last.intervals).map_err(invalid)?;
         intervals.add_to(registry, SystemTime::now());
+        handover::import_rules(registry, &last.rules).map_err(invalid)?;
         handover::import_running_totals(registry, &last.running_totals).map_err(invalid)?;
         handover::continue_stamps(registry, last.stamp);
         let sequences = SequenceTable::import(&last.sequences).map_err(invalid)?;

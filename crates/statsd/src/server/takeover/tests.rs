@@ -17,7 +17,7 @@ use crate::{
     },
     flush::FlushSnapshot,
     server::{ServerParts, ServerStartError, StatsdServer},
-    settings::{ListenSettings, StatsdSettings},
+    settings::{ExtraTypes, ListenSettings, StatsdSettings},
 };
 
 /// Maximum wait for an expected event.
@@ -113,6 +113,7 @@ fn settings(folder: &Path) -> StatsdSettings {
         health: Some(any),
         flush_interval: Duration::from_secs(3600),
         takeover: Some(folder.join("takeover")),
+        types: ExtraTypes { kv: true, absolute_counter: true },
         ..StatsdSettings::default()
     }
 }
@@ -151,7 +152,8 @@ fn new_server_continues_counts_connections_and_gauges() {
     let (udp, tcp) = (udp.unwrap(), tcp.unwrap());
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(tcp).unwrap();
-    sender.send_to(b"hits:1|c\ng:5|g\nt:1|ms\nu:ann|s\nbad", udp).unwrap();
+    let lines = b"hits:1|c\ng:5|g\nt:1|ms\nu:ann|s\nbad\nall:100|C\nk:1|kv\n_e{2,1}:up|x";
+    sender.send_to(lines, udp).unwrap();
     // The line is complete only after the takeover.
     stream.write_all(b"hits:2|c\nhi").unwrap();
     wait_for_packets(&old, 2);
@@ -161,7 +163,7 @@ fn new_server_continues_counts_connections_and_gauges() {
     wait_until("the old server to hand over", TIMEOUT, || old.was_handed_over());
     assert_eq!(old.stop().undelivered, []);
     assert!(log.snapshots.lock().is_empty(), "the running interval is not written by the old");
-    sender.send_to(b"hits:4|c\ng:+1|g\nt:3|ms\nu:bob|s", udp).unwrap();
+    sender.send_to(b"hits:4|c\ng:+1|g\nt:3|ms\nu:bob|s\nall:107|C", udp).unwrap();
     stream.write_all(b"ts:8|c\n").unwrap();
     wait_for_packets(&new, 4);
     wait_until("the spool", TIMEOUT, || !log.adopted.lock().is_empty());
@@ -179,6 +181,8 @@ fn new_server_continues_counts_connections_and_gauges() {
     assert_eq!(counter("hits"), Some(15.0));
     assert_eq!(counter("statsd.packets_received"), Some(4.0));
     assert_eq!(counter("statsd.bad_lines_seen"), Some(1.0));
+    assert_eq!(counter("all"), Some(7.0), "the last total of the sender is known");
+    assert_eq!((snapshot.timed.len(), snapshot.messages.len()), (1, 1));
     assert_eq!(snapshot.gauges[0].value, 6.0);
     assert_eq!(snapshot.timers[0].summary.as_ref().map(|summary| summary.sum), Some(4.0));
     assert_eq!(snapshot.sets[0].count, 2);

@@ -51,6 +51,22 @@ set-members = 6
 set-overflow = "refuse"
 member-bytes = 7
 message-bytes = 8
+keys-per-prefix = 9
+prefix = [{ prefix = "a.", keys = 10, excess = "drop" }]
+[[statsd.rules]]
+id = "web"
+name = "web*.**"
+type = "timer"
+tags = { level = "debug" }
+rename = "web.$1"
+drop-tags = ["pod"]
+keep-tags = ["host"]
+add-tags = { host = "$1" }
+[[statsd.rules]]
+name-regex = "x$"
+action = "drop"
+[statsd.static-tags]
+price = "$$5"
 [statsd.key-flush]
 interval = "1s"
 percent = 12.5
@@ -219,6 +235,7 @@ fn every_key_is_written_and_read_again() {
     assert_eq!(keys_of(&written), known, "{written}");
     assert_eq!(read(&written).settings, settings, "{written}");
     assert!(written.contains("mode = 0o660\n"), "{written}");
+    assert_eq!(settings.static_tags["price"], "$5");
 }
 
 #[test]

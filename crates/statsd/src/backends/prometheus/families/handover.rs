@@ -22,25 +22,24 @@ use crate::{
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
 };
 
-const SOURCES: [SeriesSource; SeriesSource::COUNT] =
-    [SeriesSource::Counter, SeriesSource::Gauge, SeriesSource::Timer, SeriesSource::Set];
-
 /// Returns all series with their keys.
 pub(in crate::backends::prometheus) fn export(table: &FamilyTable) -> Vec<u8> {
     let mut out = Vec::new();
-    out.write_text(&table.self_prefix);
+    out.write_text(&table.names.self_prefix);
     out.write_varint(table.dropped);
     out.write_varint(table.renamed);
     out.write_bool(table.has_evicted);
-    let placed: Vec<_> = table.placements.iter().filter(|(_, key)| key.series != NONE).collect();
+    let placed = table.placements.iter().filter_map(|(source, key)| {
+        let series = table.series.get(key.series as usize)?;
+        Some((source, key, series))
+    });
+    let placed: Vec<_> = placed.collect();
     out.write_count(placed.len());
     // The number under which the other process knows each series.
     let mut numbers = vec![NONE; table.series.len()];
     let mut next = 0;
-    for (source, key) in placed {
-        let series = &table.series[key.series as usize];
-        let at = SOURCES.iter().position(|one| *one == source).unwrap_or_default();
-        out.push(at as u8);
+    for (source, key, series) in placed {
+        out.push(source as u8);
         out.write_text(key.name.key());
         let in_seconds = names::with_suffix(names::metric(key.name.base()), "_seconds");
         let family = table.name(&table.families[series.family as usize]);
@@ -81,7 +80,7 @@ pub(in crate::backends::prometheus) fn import(
     let timed = from.list(|from| Ok((MetricName::new(from.text()?), from.signed()?)))?;
     from.finish()?;
     // Known metrics of the server itself have their own help texts.
-    table.self_prefix = prefix;
+    table.names.self_prefix = prefix;
     let mut touched = Vec::new();
     for ExportedKey { source, name, in_seconds, series } in keys {
         let now = match &series {
@@ -130,7 +129,7 @@ fn read_key(
     from: &mut BinaryReader<'_>,
     known: &mut usize,
 ) -> Result<ExportedKey, HandoverFormatError> {
-    let source = SOURCES.get(usize::from(from.byte()?)).copied();
+    let source = SeriesSource::ALL.get(usize::from(from.byte()?)).copied();
     let source = source.ok_or(HandoverFormatError::Invalid("a series has an unknown type"))?;
     let (name, in_seconds) = (MetricName::new(from.text()?), from.bool()?);
     let number: usize = from.number()?;
