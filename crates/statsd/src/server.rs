@@ -223,9 +223,9 @@ impl StatsdServer {
     ///
     /// # Errors
     ///
-    /// A socket or a backend cannot be opened, a thread cannot be started, the proxy has no nodes or
-    /// one that cannot be resolved, or the predecessor cannot be taken over. Nothing remains open,
-    /// and a predecessor goes on.
+    /// A socket or a backend cannot be opened, a thread cannot be started, the proxy has no nodes
+    /// or one that cannot be resolved, or the predecessor cannot be taken over. Nothing remains
+    /// open, and a predecessor goes on.
     pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
         let ServerParts {
             settings,

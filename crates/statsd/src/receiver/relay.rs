@@ -3,8 +3,8 @@
 //! The state of TLS stays in the process that made the handshake. So that process goes on to read
 //! and decrypt such connections until their clients close them, at the longest for
 //! `shutdown-timeout`, and sends the complete lines to the new process through a pair of sockets.
-//! For the new process, its end is a connection like any other. The old process asks clients at once
-//! to open new connections, which are the new process's.
+//! For the new process, its end is a connection like any other. The old process asks clients at
+//! once to open new connections, which are the new process's.
 
 use std::{
     io::{self, Write as _},

@@ -406,8 +406,8 @@ mod tests {
     }
 
     fn settings() -> StatsdSettings {
-        let mut settings = StatsdSettings::default();
-        settings.types = ExtraTypes { kv: true, absolute_counter: true };
+        let types = ExtraTypes { kv: true, absolute_counter: true };
+        let mut settings = StatsdSettings { types, ..StatsdSettings::default() };
         settings.limits.exact_samples = 3;
         settings.limits.set_members = 3;
         settings.limits.set_overflow = SetOverflow::Estimate;

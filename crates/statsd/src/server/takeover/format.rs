@@ -5,9 +5,10 @@
 //! BASE       := interval ms, phase ms, next flush ms, ms since the last key log, registry: bytes,
 //!               list of (backend: text, number among those of this name, state: bytes)
 //! CONNECTION := label of the listener: text, rest of the line is discarded: bool, line: bytes
-//! LAST       := intervals: bytes, counts of rules: bytes, running totals: bytes, last stamp, list of (label of a socket:
-//!               text, packets, bytes, discarded, denied, failed handshakes), backlog drops before
-//!               the start, sequences of forwarded batches: bytes
+//! LAST       := intervals: bytes, counts of rules: bytes, running totals: bytes, last stamp,
+//!               list of (label of a socket: text, packets, bytes, discarded, denied,
+//!               failed handshakes), backlog drops before the start,
+//!               sequences of forwarded batches: bytes
 //! SPOOL      := backend: text, number, transaction in doubt: option text,
 //!               list of starts of partitions: signed, content: byte, values, batch: bytes
 //! ```
