@@ -45,7 +45,7 @@ use self::{
     clock::FlushClock,
     key_log::KeyLog,
     notices::ThrottledNotices,
-    takeover::{BackendId, HandoverSource, Inheritance, SharedFile, TakeoverListener},
+    takeover::{BackendId, HandoverSource, SharedFile, TakeoverListener},
 };
 use crate::{
     backends::{
@@ -287,15 +287,15 @@ impl StatsdServer {
             clock: FlushClock::new(settings.dialect, settings.flush_interval, started),
             key_log: KeyLog::new(Instant::now()),
         };
-        let mut forwarded = SequenceTable::default();
+        let (mut forwarded, mut health) = (SequenceTable::default(), None);
         // From the commit of a takeover on, no process reads until this one does.
         let spools = inheritance.map(|inheritance| {
-            let Inheritance { clock, since_key_log, connections, spools, sequences } = inheritance;
-            forwarded = sequences;
-            receiver.release(connections);
-            schedule.clock = schedule.clock.continued(clock, SystemTime::now());
-            schedule.key_log = KeyLog::continued(Instant::now(), since_key_log);
-            spools
+            receiver.release(inheritance.connections);
+            forwarded = inheritance.sequences;
+            health = inheritance.health;
+            schedule.clock = schedule.clock.continued(inheritance.clock, SystemTime::now());
+            schedule.key_log = KeyLog::continued(Instant::now(), inheritance.since_key_log);
+            inheritance.spools
         });
         let backends = Arc::new(backends);
         let statuses = backends.statuses();
@@ -309,6 +309,9 @@ impl StatsdServer {
         };
         let takeover = settings.takeover.clone();
         let core = Arc::new(ServerCore::new(settings, registry, parts, started));
+        if let Some(health) = health {
+            core.set_healthy(health);
+        }
         let forwards = forward::serve_all(receiver.take_forwards(), &core);
         let forwards = forwards.map_err(ServerStartError::Thread).map(Some);
         let forwards = unless_taken_over(forwards, takes_over)?.unwrap_or_default();

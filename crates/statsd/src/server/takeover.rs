@@ -54,7 +54,6 @@ pub use self::successor::Predecessor;
 pub(super) use self::{
     format::BackendId,
     predecessor::{HandoverSource, SharedFile, TakeoverListener, finish, hand_over, send_spools},
-    successor::Inheritance,
 };
 
 /// The version of the protocol and of all bodies. Processes with different versions do not take

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! SOCKET     := label: text, managed by the service manager: bool
-//! BASE       := interval ms, phase ms, next flush ms, ms since the last key log, registry: bytes,
+//! BASE       := interval ms, phase ms, next flush ms, ms since the last key log,
+//!               health if a command has set it: option bool, registry: bytes,
 //!               list of (backend: text, number among those of this name, state: bytes)
 //! CONNECTION := label of the listener: text, rest of the line is discarded: bool, line: bytes
 //! LAST       := intervals: bytes, counts of rules: bytes, running totals: bytes, last stamp,
@@ -21,7 +22,7 @@ use howdah_codec::ByteWriter as _;
 
 use crate::{
     backends::{BackendSpool, BatchContent, ValueBatch},
-    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
+    binary::{BinaryReader, BinaryWriter, HandoverFormatError},
     receiver::SocketTotals,
     server::clock::ClockState,
 };
@@ -82,6 +83,7 @@ impl SocketBody {
 pub(super) struct BaseBody {
     pub(super) clock: ClockState,
     pub(super) since_key_log: Duration,
+    pub(super) health: Option<bool>,
     pub(super) registry: Vec<u8>,
     pub(super) backends: Vec<(BackendId, Vec<u8>)>,
 }
@@ -94,6 +96,7 @@ impl BaseBody {
         [interval_ms, phase_ms, next_flush_ms, since]
             .into_iter()
             .for_each(|number| out.write_varint(number));
+        out.write_option(self.health, BinaryWriter::write_bool);
         out.write_bytes(&self.registry);
         out.write_count(self.backends.len());
         for (id, state) in &self.backends {
@@ -111,11 +114,12 @@ impl BaseBody {
             next_flush_ms: from.total()?,
         };
         let since_key_log = Duration::from_millis(from.total()?);
+        let health = from.option(BinaryReader::bool)?;
         let registry = from.bytes()?.to_vec();
         let backends =
             from.list(|from| Ok((BackendId::read_from(from)?, from.bytes()?.to_vec())))?;
         from.finish()?;
-        Ok(Self { clock, since_key_log, registry, backends })
+        Ok(Self { clock, since_key_log, health, registry, backends })
     }
 }
 
@@ -260,6 +264,7 @@ mod tests {
         let body = BaseBody {
             clock: ClockState { interval_ms: 10_000, phase_ms: 3_000, next_flush_ms: 13_000 },
             since_key_log: Duration::from_millis(7),
+            health: Some(false),
             registry: b"registry".to_vec(),
             backends: vec![(ids[2].clone(), b"state".to_vec())],
         };

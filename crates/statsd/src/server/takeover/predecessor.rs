@@ -174,6 +174,7 @@ pub(in crate::server) fn hand_over(
     let body = BaseBody {
         clock: clock.state(),
         since_key_log: key_log.elapsed(Instant::now()),
+        health: Some(core.is_healthy()).filter(|health| *health != core.settings().healthy),
         registry: handover::export_registry(&mut registry, SystemTime::now()),
         backends,
     };

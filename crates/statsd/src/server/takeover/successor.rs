@@ -35,6 +35,8 @@ pub struct Predecessor {
 pub(in crate::server) struct Inheritance {
     pub(in crate::server) clock: ClockState,
     pub(in crate::server) since_key_log: Duration,
+    /// The health, if a command has set it.
+    pub(in crate::server) health: Option<bool>,
     pub(in crate::server) connections: Vec<InheritedConnection>,
     pub(in crate::server) spools: SpoolReceiver,
     pub(in crate::server) sequences: SequenceTable,
@@ -117,7 +119,7 @@ impl Predecessor {
         let base = BaseBody::decode(&base).map_err(invalid)?;
         let now = SystemTime::now();
         handover::import_registry(registry, &base.registry, now).map_err(invalid)?;
-        let BaseBody { clock, since_key_log, backends: states, .. } = base;
+        let BaseBody { clock, since_key_log, health, backends: states, .. } = base;
         for (id, state) in states {
             if !backends.import_state(&id, state, STEP_TIMEOUT).map_err(invalid)? {
                 tracing::warn!(
@@ -154,7 +156,7 @@ impl Predecessor {
         // The commit.
         send_frame(&stream, TAKEN, b"", None)?;
         let spools = SpoolReceiver(stream);
-        Ok(Inheritance { clock, since_key_log, connections, spools, sequences })
+        Ok(Inheritance { clock, since_key_log, health, connections, spools, sequences })
     }
 }
 

@@ -157,7 +157,9 @@ fn new_server_continues_counts_connections_and_gauges() {
     // The line is complete only after the takeover.
     stream.write_all(b"hits:2|c\nhi").unwrap();
     wait_for_packets(&old, 2);
+    old.core.set_healthy(false);
     let new = take_over(&settings, &log).unwrap();
+    assert!(!new.core.is_healthy(), "as a command has set it");
     assert_eq!(new.addresses(), old.addresses());
     assert_eq!(packets(&new), 2);
     wait_until("the old server to hand over", TIMEOUT, || old.was_handed_over());
