@@ -18,8 +18,8 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use self::pattern::{NameCaptures, NameCondition, WildcardPattern};
-pub(crate) use self::tagged_name::TaggedName;
+use self::pattern::{NameCaptures, NameCondition};
+pub(crate) use self::{pattern::WildcardPattern, tagged_name::TaggedName};
 use crate::{
     MetricName,
     aggregate::MetricType,

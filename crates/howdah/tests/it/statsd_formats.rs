@@ -100,7 +100,7 @@ fn telegraf_file_serves_prometheus() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_tcp_port();
     let file = format!(
-        "[agent]\ninterval = '50ms'\n[[inputs.statsd]]\nservice_address = '127.0.0.1:0'\n\
+        "[agent]\ninterval = '50ms'\nhostname = 'web1'\n[[inputs.statsd]]\nservice_address = '127.0.0.1:0'\n\
          [[inputs.mem]]\n[[outputs.prometheus_client]]\nlisten = '127.0.0.1:{port}'\n"
     );
     let server = start(folder.path(), "telegraf.conf", &file);
@@ -109,7 +109,7 @@ fn telegraf_file_serves_prometheus() {
         let text = scrape(&format!("127.0.0.1:{port}"))?;
         text.lines().find(|line| line.starts_with("a_b_total")).map(str::to_owned)
     });
-    assert_eq!(line, "a_b_total 3");
+    assert_eq!(line, "a_b_total{host=\"web1\"} 3");
     let started = &server.started;
     assert!(started.contains("only statsd inputs are converted, not mem"), "{started}");
 }

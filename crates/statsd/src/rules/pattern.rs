@@ -4,17 +4,17 @@ use regex_lite::Regex;
 
 /// A text with `*`, each of which matches any characters, also none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct WildcardPattern {
+pub(crate) struct WildcardPattern {
     /// The texts before, between and after the wildcards.
     pieces: Box<[Box<str>]>,
 }
 
 impl WildcardPattern {
-    pub(super) fn new(pattern: &str) -> Self {
+    pub(crate) fn new(pattern: &str) -> Self {
         Self { pieces: pattern.split('*').map(Into::into).collect() }
     }
 
-    pub(super) fn matches(&self, text: &str) -> bool {
+    pub(crate) fn matches(&self, text: &str) -> bool {
         self.capture(text, &mut Vec::new())
     }
 

@@ -51,7 +51,6 @@ pub(super) fn read(
         format: SettingsFormat::Literal,
         warnings: reader.warnings,
         config_lines,
-        mapping: None,
     })
 }
 

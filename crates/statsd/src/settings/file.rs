@@ -45,17 +45,20 @@ impl StatsdSettings {
             SettingsFormat::Datadog => (import::read_datadog(text, file)?, no_lines),
             SettingsFormat::Gostatsd => (import::read_gostatsd(text, file, context)?, no_lines),
             SettingsFormat::Statsite => (import::read_statsite(text, file)?, no_lines),
-            SettingsFormat::Telegraf => (import::read_telegraf(text, file, variable)?, no_lines),
+            SettingsFormat::Telegraf => (import::read_telegraf(text, file, context)?, no_lines),
             SettingsFormat::StatsdExporter => (import::read_flags(text, file)?, no_lines),
             SettingsFormat::ExporterMapping => (import::read_mapping(file)?, no_lines),
         };
         let mut violations: Vec<_> = read.settings.violations(&locations).collect();
+        let is_ours = read.format == SettingsFormat::Howdah;
         for (tag, value) in &mut read.settings.static_tags {
             let key = format!("static-tags.{tag}");
             match expand_variables(value, host, variable) {
                 _ if tag.is_empty() => {
                     violations.push(locations.diagnostic(&key, "a tag must have a key"));
                 }
+                // Other servers' files have no variables there, or have been expanded.
+                _ if !is_ours => {}
                 Ok(expanded) => *value = expanded,
                 Err(text) => violations.push(locations.diagnostic(&key, text)),
             }
@@ -152,8 +155,8 @@ fn toml_section(text: &SettingsText<'_>) -> Result<(ParsedSettings, KeyLocations
     }
     let mut config_lines = Vec::new();
     flatten_section("", &text.section("statsd", None)?.settings, &mut config_lines);
-    let (format, warnings, mapping) = (SettingsFormat::Howdah, Vec::new(), None);
-    Ok((ParsedSettings { settings, format, warnings, config_lines, mapping }, locations))
+    let (format, warnings) = (SettingsFormat::Howdah, Vec::new());
+    Ok((ParsedSettings { settings, format, warnings, config_lines }, locations))
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod datadog;
 mod exporter;
 mod format;
 mod gostatsd;
+mod rules;
 mod statsite;
 mod telegraf;
 mod tree;
@@ -24,6 +25,9 @@ use super::{
     literal::{self, ExpressionContext, Literal, LiteralEntry, LiteralNode},
     parsed::{ParsedSettings, SettingsFormat, flatten_section},
 };
+
+#[cfg(test)]
+use crate::{MetricName, aggregate::MetricType, rules::MetricRules};
 
 pub(super) use self::{
     datadog::read as read_datadog,
@@ -116,7 +120,7 @@ impl<'f> Conversion<'f> {
             flatten_section("", &section, &mut config_lines);
         }
         let Self { settings, warnings, .. } = self;
-        Ok(ParsedSettings { settings, format, warnings, config_lines, mapping: None })
+        Ok(ParsedSettings { settings, format, warnings, config_lines })
     }
 }
 
@@ -258,6 +262,16 @@ fn read_and_convert(name: &str, text: &str) -> ParsedSettings {
     let again = StatsdSettings::read(&written, Path::new("howdah.toml"), "host").expect(&written);
     assert_eq!(again.settings, read.settings, "{written}");
     read
+}
+
+/// Returns a counter's name and tags after the rules of a file; `None` if one drops it.
+#[cfg(test)]
+fn renamed(text: &str, name: &str) -> Option<String> {
+    let settings = read_and_convert("settings", text).settings;
+    let (rules, problems) = MetricRules::compile(&settings.rules, &settings.static_tags);
+    assert_eq!(problems, []);
+    let name = MetricName::new(name);
+    rules.apply(&name, MetricType::Counter).key.map(|key| key.graphite_text())
 }
 
 /// Returns the warnings as shown to users.

@@ -15,9 +15,6 @@ pub struct ParsedSettings {
     pub warnings: Vec<Diagnostic>,
     /// The settings as displayed by `config` at the management port.
     pub config_lines: Vec<String>,
-    /// A mapping file for the Prometheus backend with the file's rules for names, if it has any
-    /// that settings cannot express.
-    pub mapping: Option<String>,
 }
 
 /// The format of a settings file, detected by its content.

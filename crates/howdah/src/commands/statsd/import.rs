@@ -55,10 +55,6 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         toml += &format!("# {}\n", one_line(&warning.to_string()));
     }
     toml = format!("{toml}\n{section}");
-    if let Some(mapping) = &read.mapping {
-        toml += "\n# The rules for names, as a mapping file for [statsd.backends.prometheus]:\n";
-        mapping.lines().for_each(|line| toml += &format!("# {line}\n"));
-    }
     match output {
         Some(output) => {
             settings_output::write(output, &toml)?;

@@ -11,7 +11,7 @@ use std::{
 
 use howdah_settings::{SettingsErrors, nearest};
 
-use self::mapper::MapperRules;
+use self::mapper::AgentNameRules;
 use super::{
     Conversion, KeyAdvice, ParsedSettings, SettingsFormat, UnusedKey, ValueProblem, boolean,
     entries, find, is_set, log_level, percent, percent_names, set_buffer, text, text_list, tree,
@@ -43,7 +43,7 @@ pub(super) fn is_known_key(key: &str) -> bool {
 const PREFIXES: [&str; 3] = ["dogstatsd_", "statsd_", "histogram_"];
 
 /// The keys that are converted.
-const READ: [&str; 16] = [
+const READ: [&str; 24] = [
     "use_dogstatsd",
     "bind_host",
     "dogstatsd_port",
@@ -58,22 +58,22 @@ const READ: [&str; 16] = [
     "statsd_metric_blocklist",
     "statsd_metric_blocklist_match_prefix",
     "metric_filterlist",
+    "metric_filterlist_match_prefix",
+    "statsd_metric_namespace",
+    "statsd_metric_namespace_blacklist",
+    "statsd_metric_namespace_blocklist",
+    "dogstatsd_tags",
+    "tags",
+    "extra_tags",
+    "env",
     "log_level",
     "log_to_syslog",
 ];
 
-const NO_TAGS: &str = "not added to metrics: add them in Prometheus (external or relabelled \
-                       labels), or as `resource` of an otlp backend";
 const NOT_NEEDED: &str = "not needed: packets of any size are read in batches";
 const NO_ORIGIN: &str =
     "not converted: `origin` of [statsd.dogstatsd] adds the sender's container as a tag";
 const USE_TOP: &str = "use `top` and `bad` at the management port (`management`) instead";
-const NO_NAMESPACE: &str = "not added to names: with a Graphite backend, use legacy-namespace = \
-                            false and global-prefix; with Prometheus, a mapping file";
-
-/// The advice for rules that only the Prometheus backend can apply.
-const MAPPED: &str = "applies with a prometheus backend and the mapping file at the end of the \
-                      output of `howdah statsd import`";
 
 /// The warning that the file has no backend.
 const NO_BACKEND: &str = "nothing is sent to Datadog, and the file has no other backend: add one \
@@ -81,9 +81,6 @@ const NO_BACKEND: &str = "nothing is sent to Datadog, and the file has no other 
 
 /// Keys of DogStatsD without an effect here.
 const ADVICE: &KeyAdvice = &[
-    ("dogstatsd_tags", NO_TAGS),
-    ("tags", NO_TAGS),
-    ("extra_tags", NO_TAGS),
     ("dogstatsd_buffer_size", NOT_NEEDED),
     ("dogstatsd_queue_size", NOT_NEEDED),
     ("dogstatsd_packet_buffer_size", NOT_NEEDED),
@@ -129,20 +126,16 @@ const ADVICE: &KeyAdvice = &[
     ),
     ("histogram_copy_to_distribution", "not supported: both have the same statistics here"),
     ("histogram_copy_to_distribution_prefix", "not supported: both have the same statistics here"),
-    ("statsd_metric_namespace", NO_NAMESPACE),
-    ("statsd_metric_namespace_blacklist", NO_NAMESPACE),
-    ("statsd_metric_namespace_blocklist", NO_NAMESPACE),
     ("log_file", "logs go to standard error or syslog: redirect standard error"),
 ];
 
 /// Keys of the agent's other parts that resemble those of DogStatsD.
-const AGENT: [&str; 16] = [
+const AGENT: [&str; 15] = [
     "api_key",
     "app_key",
     "site",
     "dd_url",
     "hostname",
-    "env",
     "additional_endpoints",
     "apm_config",
     "logs_enabled",
@@ -166,7 +159,7 @@ struct DatadogFile<'f> {
     socket: Option<PathBuf>,
     buffer_bytes: usize,
     aggregates: Option<Vec<&'static str>>,
-    rules: MapperRules,
+    rules: AgentNameRules,
     /// Ignored keys of the agent's other parts, with their lines.
     others: Vec<(usize, String)>,
 }
@@ -191,7 +184,7 @@ impl<'f> DatadogFile<'f> {
             socket: None,
             buffer_bytes: 0,
             aggregates: None,
-            rules: MapperRules::default(),
+            rules: AgentNameRules::default(),
             others: Vec::new(),
         }
     }
@@ -219,17 +212,24 @@ impl<'f> DatadogFile<'f> {
             }
             "dogstatsd_so_rcvbuf" => self.buffer_bytes = whole(value)?,
             "dogstatsd_mapper_profiles" => {
-                let skipped = self.rules.add_profiles(value)?;
-                self.out.warn(*line, key, MAPPED);
-                for (line, why) in skipped {
+                for (line, why) in self.rules.add_profiles(value)? {
                     self.out.warn(line, key, why);
                 }
             }
             "statsd_metric_blocklist" | "metric_filterlist" => {
                 self.rules.block(text_list(value)?);
-                self.out.warn(*line, key, MAPPED);
             }
-            "statsd_metric_blocklist_match_prefix" => self.rules.block_prefixes(boolean(value)?),
+            "statsd_metric_blocklist_match_prefix" | "metric_filterlist_match_prefix" => {
+                self.rules.block_prefixes(boolean(value)?);
+            }
+            "statsd_metric_namespace" => self.rules.set_namespace(&text(value)?),
+            "statsd_metric_namespace_blacklist" | "statsd_metric_namespace_blocklist" => {
+                self.rules.exclude(text_list(value)?);
+            }
+            "dogstatsd_tags" | "tags" | "extra_tags" => {
+                self.out.add_static_tags(*line, key, &text_list(value)?);
+            }
+            "env" => self.out.add_static_tag(*line, key, "env", &text(value)?),
             "histogram_aggregates" => {
                 let names = text_list(value)?;
                 let names = names.iter().map(|name| aggregate(name)).collect::<Result<_, _>>()?;
@@ -289,8 +289,8 @@ impl<'f> DatadogFile<'f> {
         }
         let key_line = find(all, "api_key").map_or(0, |entry| entry.line);
         self.out.warn(key_line, "", NO_BACKEND);
-        let mapping = self.rules.to_mapping();
-        Ok(ParsedSettings { mapping, ..self.out.finish(SettingsFormat::Datadog)? })
+        self.out.settings.rules = self.rules.to_rules();
+        self.out.finish(SettingsFormat::Datadog)
     }
 
     fn set_listeners(&mut self) {

@@ -2,6 +2,8 @@
 //!
 //! Source: the README, BACKENDS.md and the backends of gostatsd 41. Its keys ignore case.
 
+mod filters;
+
 use std::{path::Path, time::Duration};
 
 use howdah_settings::SettingsErrors;
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::settings::{
     ConsoleSettings, GraphiteSettings, InfluxSettings, ListenSettings, OtlpSettings,
-    RepeaterProtocol, RepeaterSettings, StatsdDialect, StatsdLogLevel, go_values,
+    RepeaterProtocol, RepeaterSettings, RuleSettings, StatsdDialect, StatsdLogLevel, go_values,
     literal::{LiteralEntry, LiteralNode},
 };
 
@@ -23,6 +25,7 @@ pub(crate) fn read(tree: &LiteralNode, file: &Path) -> Result<ParsedSettings, Se
     match entries(tree) {
         Ok(all) => {
             all.iter().for_each(|entry| gostatsd.read_entry(entry));
+            gostatsd.read_filters(all);
             gostatsd.read_backends(all);
         }
         Err(why) => gostatsd.out.error(tree.line, "", why),
@@ -55,6 +58,8 @@ const READ: &[&str] = &[
     "expiry-interval-set",
     "expiry-interval-timer",
     "namespace",
+    "default-tags",
+    "filters",
     "internal-namespace",
     "log-raw-metric",
     "verbose",
@@ -79,10 +84,7 @@ const SECTIONS: &[&str] = &[
 ];
 
 const BATCHES: &str = "not needed: packets are received in batches, and parsed by their reader";
-const NO_TAGS: &str = "not added to metrics: add tags in Prometheus (external or relabelled \
-                       labels), or as `resource` of an otlp backend";
-const NO_FILTERS: &str = "not supported: drop and rename metrics in a mapping file of a \
-                          prometheus backend";
+const NO_TAGS: &str = "not added to the server's own metrics";
 
 /// The advice for the expiry of metrics other than gauges.
 const EXPIRY: &str = "idle counters, sets and timers are sent as 0 until the server stops, or not \
@@ -99,16 +101,13 @@ const ADVICE: &KeyAdvice = &[
     ("max-queue-size", BATCHES),
     ("max-concurrent-events", "not needed: `message-bytes` of [statsd.limits] limits events"),
     ("estimated-tags", "not needed"),
-    ("default-tags", NO_TAGS),
     ("internal-tags", NO_TAGS),
-    ("hostname", NO_TAGS),
+    ("hostname", "no host tag is added to metrics: set `static-tags`"),
     ("ignore-host", "no host tag is added to metrics"),
     ("cloud-provider", "not supported: metrics get no tags of the cloud"),
     ("max-cloud-requests", "not supported: metrics get no tags of the cloud"),
     ("burst-cloud-requests", "not supported: metrics get no tags of the cloud"),
     ("cloud-cache-values", "not supported: metrics get no tags of the cloud"),
-    ("filters", NO_FILTERS),
-    ("filter", NO_FILTERS),
     ("bad-lines-per-minute", "use `bad` at the management port (`management`) instead"),
     ("statser-type", "set `extra-metrics` and `prefix` instead"),
     ("heartbeat-enabled", "use the counter of packets, `packets_received`, instead"),
@@ -156,7 +155,6 @@ enum IdleExpiry {
 
 struct GostatsdFile<'f> {
     out: Conversion<'f>,
-    namespace: String,
     readers: Option<usize>,
     has_socket_per_reader: bool,
     disabled: Vec<String>,
@@ -172,7 +170,6 @@ impl<'f> GostatsdFile<'f> {
         out.settings.flush_interval = Duration::from_secs(1);
         Self {
             out,
-            namespace: String::new(),
             readers: None,
             has_socket_per_reader: false,
             disabled: Vec::new(),
@@ -214,7 +211,16 @@ impl<'f> GostatsdFile<'f> {
             "expiry-interval-gauge" => self.expiry[2] = Some((*line, expiry(value)?)),
             "expiry-interval-set" => self.expiry[3] = Some((*line, expiry(value)?)),
             "expiry-interval-timer" => self.expiry[4] = Some((*line, expiry(value)?)),
-            "namespace" => self.namespace = text(value)?.trim_matches('.').to_owned(),
+            "namespace" => {
+                let namespace = text(value)?;
+                let namespace = namespace.trim_matches('.');
+                if !namespace.is_empty() {
+                    let rename = Some(format!("{namespace}.${{0}}"));
+                    // Filters see names with the namespace.
+                    settings.rules.insert(0, RuleSettings { rename, ..RuleSettings::default() });
+                }
+            }
+            "default-tags" => self.out.add_static_tags(*line, key, &text_list(value)?),
             "internal-namespace" => settings.aggregation.prefix = text(value)?,
             "log-raw-metric" => settings.dump_messages = boolean(value)?,
             "verbose" => {
@@ -233,7 +239,7 @@ impl<'f> GostatsdFile<'f> {
                 }
             }
             // These are read with their backends.
-            "backends" => {}
+            "backends" | "filters" | "filter" => {}
             _ if SECTIONS.contains(&key) || key.starts_with("transport.") => {}
             // Viper reads `[http.name]` as a section of this name.
             _ if key.starts_with("http.") || key.starts_with("filter.") => {}
@@ -243,6 +249,34 @@ impl<'f> GostatsdFile<'f> {
             }
         }
         Ok(())
+    }
+
+    /// Reads the list of filters, and the section of each.
+    fn read_filters(&mut self, all: &[LiteralEntry]) {
+        let Some(list) = find(all, "filters") else { return };
+        let names = match text_list(&list.value) {
+            Ok(names) => names,
+            Err(why) => return self.out.error(list.line, "filters", why),
+        };
+        let sections = find(all, "filter").and_then(|it| entries(&it.value).ok());
+        let sections = sections.unwrap_or_default();
+        for (at, name) in names.iter().enumerate() {
+            // Viper reads `[filter.name]` also as a section of this name.
+            let section = find(sections, name).or_else(|| find(all, &format!("filter.{name}")));
+            let Some(section) = section else {
+                let text = format!("there is no section [filter.{name}]");
+                self.out.warn(list.line, "filters", text);
+                continue;
+            };
+            let keys = entries(&section.value).unwrap_or_default();
+            match filters::filter_rules(keys, at + 1 == names.len()) {
+                Ok(rules) => self.out.settings.rules.extend(rules),
+                Err(why) => {
+                    let path = format!("filter.{name}");
+                    self.out.warn(section.line, &path, format!("not converted: {why}"));
+                }
+            }
+        }
     }
 
     /// Reads the list of backends, and the section of each.
@@ -261,11 +295,6 @@ impl<'f> GostatsdFile<'f> {
             if let Err(why) = self.read_backend(line, name, keys) {
                 self.out.error(line, name, why);
             }
-        }
-        if !self.namespace.is_empty() && names.iter().any(|name| name != "graphite") {
-            let line = find(all, "namespace").map_or(0, |entry| entry.line);
-            let text = "added to names for Graphite only";
-            self.out.warn(line, "namespace", text);
         }
     }
 
@@ -308,28 +337,19 @@ impl<'f> GostatsdFile<'f> {
         if mode != "tags" {
             self.out.warn(line, "graphite.mode", "tags are sent, not dropped");
         }
-        let legacy_namespace = mode == "legacy";
-        if legacy_namespace && !self.namespace.is_empty() {
-            let text = "not added to names of the mode `legacy`: use `basic` or `tags`";
-            self.out.warn(line, "namespace", text);
-        }
-        let namespace = &self.namespace;
         let prefix = |names: &[&str], default: &str| {
-            let prefix = value(names, default)?;
-            let parts = [prefix.trim_matches('.'), namespace];
-            let parts = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
-            Ok::<_, ValueProblem>(parts.join("."))
+            Ok::<_, ValueProblem>(value(names, default)?.trim_matches('.').to_owned())
         };
         let graphite = GraphiteSettings {
             host,
             port,
-            legacy_namespace,
-            global_prefix: value(&["global_prefix"], "stats")?.trim_matches('.').to_owned(),
+            legacy_namespace: mode == "legacy",
+            global_prefix: prefix(&["global_prefix"], "stats")?,
             prefix_counter: prefix(&["prefix_counter"], "counters")?,
             prefix_timer: prefix(&["prefix_timer"], "timers")?,
             prefix_gauge: prefix(&["prefix_gauge"], "gauges")?,
             prefix_set: prefix(&["prefix_sets", "prefix_set"], "sets")?,
-            global_suffix: value(&["global_suffix"], "")?.trim_matches('.').to_owned(),
+            global_suffix: prefix(&["global_suffix"], "")?,
             ..GraphiteSettings::default()
         };
         self.out.settings.backends.graphite.push(graphite);

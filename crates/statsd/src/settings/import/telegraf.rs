@@ -2,10 +2,13 @@
 //!
 //! Source: the sample configurations of Telegraf 1.30.
 
+mod filters;
+
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use howdah_settings::{SettingsErrors, duration_from_seconds};
 
+use self::filters::FILTERS;
 use super::{
     Conversion, KeyAdvice, ParsedSettings, SettingsFormat, UnusedKey, ValueProblem, boolean,
     entries, find, go_duration, host_and_port, influx_url, is_set, number, text, text_list, tree,
@@ -14,19 +17,20 @@ use super::{
 use crate::settings::{
     ConsoleSettings, GraphiteSettings, InfluxSettings, ListenSettings, PostgresSettings,
     PrometheusSettings, StatsdLogLevel, go_values,
-    literal::{Literal, LiteralEntry, LiteralNode},
+    literal::{ExpressionContext, Literal, LiteralEntry, LiteralNode},
 };
 
-/// Reads a `telegraf.conf`. `variable` looks up environment variables for `${NAME}` and `$NAME` in
-/// texts.
+/// Reads a `telegraf.conf`. The context has the machine's name, and the environment variables for
+/// `${NAME}` and `$NAME` in texts.
 pub(crate) fn read(
     text: &str,
     file: &Path,
-    variable: &dyn Fn(&str) -> Option<String>,
+    context: ExpressionContext<'_>,
 ) -> Result<ParsedSettings, SettingsErrors> {
     let mut tree = tree::from_toml(text, file)?;
-    substitute(&mut tree, variable);
-    let mut telegraf = TelegrafFile { out: Conversion::new(file), interval: None };
+    substitute(&mut tree, context.variable);
+    let host = Some(context.host.to_owned());
+    let mut telegraf = TelegrafFile { out: Conversion::new(file), interval: None, host };
     for section in entries(&tree).unwrap_or_default() {
         let outcome = telegraf.read_section(section);
         telegraf.out.record(section, &section.key, outcome);
@@ -39,7 +43,7 @@ pub(super) const SECTIONS: [&str; 6] =
     ["agent", "inputs", "outputs", "processors", "aggregators", "global_tags"];
 
 /// The keys of a statsd input that are converted.
-const INPUT: [&str; 21] = [
+const INPUT: [&str; 22] = [
     "protocol",
     "service_address",
     "max_tcp_connections",
@@ -61,16 +65,16 @@ const INPUT: [&str; 21] = [
     "number_workers_threads",
     "percentile_limit",
     "precision",
+    "tags",
 ];
 
-const NO_TAGS: &str = "not added to metrics: add tags in Prometheus (external or relabelled \
-                       labels), or as `resource` of an otlp backend";
-const NO_FILTERS: &str = "not supported: drop and rename metrics in a mapping file of a \
-                          prometheus backend";
+const NO_FILTERS: &str =
+    "not converted: `[[statsd.rules]]` drop and rename metrics for all backends";
+const NO_FIELDS: &str = "not supported: `calculated` selects the statistics of timers";
 
 /// Keys of a statsd input without an effect here.
 const INPUT_ADVICE: &KeyAdvice = &[
-    ("templates", "not supported: map names in a mapping file of a prometheus backend"),
+    ("templates", "not converted: `[[statsd.rules]]` turn parts of names into tags"),
     ("convert_names", "not supported: names are sent as received"),
     ("tcp_keep_alive", "not supported: idle connections stay open"),
     ("tcp_keep_alive_period", "not supported: idle connections stay open"),
@@ -79,20 +83,10 @@ const INPUT_ADVICE: &KeyAdvice = &[
     ("float_timings", "timers have fractions"),
     ("float_sets", "not supported"),
     ("datadog_keep_container_tag", "not supported: the container's id is read and not used"),
-    ("tags", NO_TAGS),
-    ("name_override", NO_FILTERS),
-    ("name_prefix", NO_FILTERS),
-    ("name_suffix", NO_FILTERS),
-    ("namepass", NO_FILTERS),
-    ("namedrop", NO_FILTERS),
-    ("fieldpass", NO_FILTERS),
-    ("fielddrop", NO_FILTERS),
-    ("fieldinclude", NO_FILTERS),
-    ("fieldexclude", NO_FILTERS),
-    ("tagpass", NO_FILTERS),
-    ("tagdrop", NO_FILTERS),
-    ("taginclude", NO_FILTERS),
-    ("tagexclude", NO_FILTERS),
+    ("fieldpass", NO_FIELDS),
+    ("fielddrop", NO_FIELDS),
+    ("fieldinclude", NO_FIELDS),
+    ("fieldexclude", NO_FIELDS),
     ("metricpass", NO_FILTERS),
 ];
 
@@ -139,6 +133,8 @@ struct TelegrafFile<'f> {
     out: Conversion<'f>,
     /// The agent's interval.
     interval: Option<Duration>,
+    /// The value of the tag `host` of all metrics, unless the file turns it off.
+    host: Option<String>,
 }
 
 impl TelegrafFile<'_> {
@@ -146,8 +142,7 @@ impl TelegrafFile<'_> {
         let LiteralEntry { key, line, value } = section;
         match key.as_str() {
             "agent" => self.read_agent(entries(value)?)?,
-            "global_tags" if entries(value)?.is_empty() => {}
-            "global_tags" => self.out.warn(*line, key, NO_TAGS),
+            "global_tags" => self.add_tags(value, key)?,
             // These are read at the end, when the agent's interval is known.
             "inputs" | "outputs" => {}
             "processors" | "aggregators" => self.out.warn(*line, key, NO_FILTERS),
@@ -178,12 +173,27 @@ impl TelegrafFile<'_> {
             self.out.warn(entry.line, "agent.logfile", text);
         }
         if let Some(entry) = find(keys, "hostname") {
-            self.out.warn(entry.line, "agent.hostname", "no host tag is added to metrics");
+            let name = text(&entry.value)?;
+            self.host = Some(name).filter(|name| !name.is_empty()).or(self.host.take());
+        }
+        if is_on("omit_hostname")? {
+            self.host = None;
+        }
+        Ok(())
+    }
+
+    /// Adds the tags of a section to all metrics.
+    fn add_tags(&mut self, section: &LiteralNode, path: &str) -> Result<(), ValueProblem> {
+        for LiteralEntry { key, line, value } in entries(section)? {
+            self.out.add_static_tag(*line, path, key, &text(value)?);
         }
         Ok(())
     }
 
     fn finish(mut self, tree: &LiteralNode) -> Result<ParsedSettings, SettingsErrors> {
+        if let Some(host) = self.host.take() {
+            self.out.settings.static_tags.entry("host".to_owned()).or_insert(host);
+        }
         let all = entries(tree).unwrap_or_default();
         let plugins = |kind: &str| {
             let section = find(all, kind).and_then(|section| entries(&section.value).ok());
@@ -204,6 +214,7 @@ impl TelegrafFile<'_> {
             let names = others.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
             self.out.warn(line, "inputs", format!("only statsd inputs are converted, not {names}"));
         }
+        filters::filter_static_tags(&mut self.out.settings);
         if inputs == 0 {
             self.out.error(0, "inputs.statsd", "there is no [[inputs.statsd]] section");
         }
@@ -232,6 +243,17 @@ impl TelegrafFile<'_> {
             if let Err((line, key, why)) = self.read_rules(keys) {
                 self.out.error(line, &format!("inputs.statsd.{key}"), why);
             }
+            if let Some(tags) = find(keys, "tags")
+                && let Err(why) = self.add_tags(&tags.value, "inputs.statsd.tags")
+            {
+                self.out.error(tags.line, "inputs.statsd.tags", why);
+            }
+            match filters::input_rules(keys) {
+                Ok(rules) => self.out.settings.rules = rules,
+                Err((line, key, why)) => {
+                    self.out.error(line, &format!("inputs.statsd.{key}"), why);
+                }
+            }
         } else {
             let text = "only its listener is used: the other keys of the first statsd input apply";
             self.out.warn(input.line, "inputs.statsd", text);
@@ -241,7 +263,8 @@ impl TelegrafFile<'_> {
             Err(why) => self.out.error(input.line, "inputs.statsd", why),
         }
         for LiteralEntry { key, line, value } in keys {
-            if is_set(value) && !INPUT.contains(&key.as_str()) {
+            let is_read = INPUT.iter().chain(&FILTERS).any(|known| known == key);
+            if is_set(value) && !is_read {
                 let unused = UnusedKey { line: *line, section: "inputs.statsd", key };
                 self.out.warn_unused(unused, INPUT_ADVICE, &INPUT);
             }

@@ -1,35 +1,70 @@
-//! Converts the agent's rules for names to a mapping file of the Prometheus backend.
+//! Converts the agent's rules for names: profiles that map them, the namespace and blocked names.
+//!
+//! The agent renames a metric by the first matching rule of a profile, then puts the namespace
+//! before the name unless that is excluded, and then drops names that are blocked. Here, a rule
+//! that renames ends the evaluation, and already has the namespace. Whether a name with captured
+//! text is blocked is not known in advance; it is not dropped.
 
-use std::fmt::Write as _;
-
-use crate::settings::{
-    etsy_config::ValueProblem,
-    import::{entries, find, text},
-    literal::{Literal, LiteralNode},
+use crate::{
+    rules::MetricRules,
+    settings::{
+        RuleAction, RuleSettings,
+        etsy_config::ValueProblem,
+        import::{entries, find, rules, text},
+        literal::{Literal, LiteralNode},
+    },
 };
 
-/// Profiles of `dogstatsd_mapper_profiles`, and names that are blocked.
-#[derive(Debug, Default)]
-pub(super) struct MapperRules {
-    rules: Vec<MapperRule>,
+/// Names to which the agent adds no namespace, unless the file lists others: they start with one of
+/// these.
+const EXCLUDED: [&str; 21] = [
+    "datadog.agent",
+    "datadog.dogstatsd",
+    "datadog.process",
+    "datadog.trace_agent",
+    "datadog.tracer",
+    "activemq",
+    "activemq_58",
+    "airflow",
+    "cassandra",
+    "confluent",
+    "hazelcast",
+    "hive",
+    "ignite",
+    "jboss",
+    "jvm",
+    "kafka",
+    "presto",
+    "sidekiq",
+    "solr",
+    "tomcat",
+    "runtime",
+];
+
+/// Profiles of `dogstatsd_mapper_profiles`, the namespace, and names that are blocked.
+#[derive(Debug)]
+pub(super) struct AgentNameRules {
+    mappings: Vec<RuleSettings>,
+    /// Ends in a dot, or is empty.
+    namespace: String,
+    excluded: Vec<String>,
     blocked: Vec<String>,
     are_prefixes: bool,
 }
 
-#[derive(Debug)]
-struct MapperRule {
-    pattern: RulePattern,
-    name: String,
-    tags: Vec<(String, String)>,
+impl Default for AgentNameRules {
+    fn default() -> Self {
+        Self {
+            mappings: Vec::new(),
+            namespace: String::new(),
+            excluded: EXCLUDED.map(str::to_owned).into(),
+            blocked: Vec::new(),
+            are_prefixes: false,
+        }
+    }
 }
 
-#[derive(Debug)]
-enum RulePattern {
-    Glob(String),
-    Regex(String),
-}
-
-impl MapperRules {
+impl AgentNameRules {
     /// Adds the rules of all profiles. Returns the lines of rules that cannot be expressed, with
     /// the reasons.
     pub(super) fn add_profiles(
@@ -43,15 +78,27 @@ impl MapperRules {
                 Some(prefix) => text(&prefix.value)?,
                 None => String::new(),
             };
+            let prefix = if prefix == "*" { "" } else { &prefix };
             let Some(mappings) = find(keys, "mappings") else { continue };
             for mapping in list(&mappings.value)? {
-                match rule(mapping, &prefix) {
-                    Ok(rule) => self.rules.push(rule),
+                match rule(mapping, prefix) {
+                    Ok(rule) => self.mappings.push(rule),
                     Err(why) => skipped.push((mapping.line, format!("rule not converted: {why}"))),
                 }
             }
         }
         Ok(skipped)
+    }
+
+    /// Sets the text before all names.
+    pub(super) fn set_namespace(&mut self, namespace: &str) {
+        let dot = if namespace.is_empty() || namespace.ends_with('.') { "" } else { "." };
+        self.namespace = format!("{namespace}{dot}");
+    }
+
+    /// Sets the prefixes of names that get no namespace.
+    pub(super) fn exclude(&mut self, prefixes: Vec<String>) {
+        self.excluded = prefixes;
     }
 
     /// Adds names to block.
@@ -64,34 +111,57 @@ impl MapperRules {
         self.are_prefixes = are_prefixes;
     }
 
-    /// Returns the mapping file; `None` if there are no rules.
-    pub(super) fn to_mapping(&self) -> Option<String> {
-        let mut out = "mappings:\n".to_owned();
-        for name in self.blocked.iter().filter(|name| !name.chars().any(char::is_control)) {
-            let pattern = if self.are_prefixes {
-                format!("{}\n  match_type: regex", quoted(&format!("^{}", escaped(name))))
-            } else {
-                quoted(name)
-            };
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "- match: {pattern}\n  action: drop");
+    /// Returns the rules.
+    pub(super) fn to_rules(&self) -> Vec<RuleSettings> {
+        let mut all: Vec<_> = self.mappings.iter().map(|rule| self.with_namespace(rule)).collect();
+        let end = if self.are_prefixes { ".*" } else { "" };
+        let received = self.blocked.iter().flat_map(|name| self.received_names(name));
+        let blocked: Vec<_> = received.map(|name| regex_lite::escape(name) + end).collect();
+        all.extend(rules::for_names(&blocked, &rules::dropping()));
+        if !self.namespace.is_empty() {
+            let excluded = self.excluded.iter().map(|prefix| regex_lite::escape(prefix) + ".*");
+            let excluded: Vec<_> = excluded.collect();
+            all.extend(rules::for_names(&excluded, &rules::allowing()));
+            let rename = Some(format!("{}${{0}}", self.namespace));
+            all.push(RuleSettings { rename, ..RuleSettings::default() });
         }
-        for MapperRule { pattern, name, tags } in &self.rules {
-            let _ = match pattern {
-                RulePattern::Glob(pattern) => writeln!(out, "- match: {}", quoted(pattern)),
-                RulePattern::Regex(pattern) => {
-                    writeln!(out, "- match: {}\n  match_type: regex", quoted(pattern))
-                }
-            };
-            let _ = writeln!(out, "  name: {}", quoted(name));
-            if !tags.is_empty() {
-                let _ = writeln!(out, "  labels:");
-            }
-            for (tag, value) in tags {
-                let _ = writeln!(out, "    {tag}: {}", quoted(value));
-            }
+        all
+    }
+
+    /// Returns a rule that renames, with what the agent does after renaming.
+    fn with_namespace(&self, rule: &RuleSettings) -> RuleSettings {
+        let mut rule = rule.clone();
+        if let Some(name) = rule.rename.as_mut().filter(|name| !self.is_excluded(name)) {
+            name.insert_str(0, &self.namespace);
         }
-        (!self.rules.is_empty() || !self.blocked.is_empty()).then_some(out)
+        let is_blocked = |name: &str| {
+            self.blocked.iter().any(|blocked| {
+                name == *blocked || self.are_prefixes && name.starts_with(blocked.as_str())
+            })
+        };
+        match &rule.rename {
+            Some(name) if is_blocked(name) => RuleSettings {
+                action: Some(RuleAction::Drop),
+                rename: None,
+                add_tags: Default::default(),
+                ..rule
+            },
+            _ => rule,
+        }
+    }
+
+    /// Returns the names, or prefixes of names, that are blocked before the namespace is added.
+    fn received_names<'n>(&self, blocked: &'n str) -> impl Iterator<Item = &'n str> {
+        let without = blocked.strip_prefix(self.namespace.as_str());
+        let without = without.filter(|name| !self.is_excluded(name));
+        let excluded = (!self.namespace.is_empty() && self.is_excluded(blocked)).then_some(blocked);
+        without.into_iter().chain(excluded)
+    }
+
+    /// Whether a name gets no namespace.
+    fn is_excluded(&self, name: &str) -> bool {
+        let mut excluded = self.excluded.iter();
+        !self.namespace.is_empty() && excluded.any(|prefix| name.starts_with(prefix.as_str()))
     }
 }
 
@@ -104,10 +174,10 @@ fn list(node: &LiteralNode) -> Result<&[LiteralNode], ValueProblem> {
 }
 
 /// Reads one rule of a profile for names with a prefix.
-fn rule(node: &LiteralNode, prefix: &str) -> Result<MapperRule, ValueProblem> {
+fn rule(node: &LiteralNode, prefix: &str) -> Result<RuleSettings, ValueProblem> {
     let keys = entries(node)?;
     let required = |key: &str| match find(keys, key) {
-        Some(entry) => one_line(text(&entry.value)?),
+        Some(entry) => text(&entry.value),
         None => Err(format!("it lacks {key}")),
     };
     let pattern = required("match")?;
@@ -118,47 +188,27 @@ fn rule(node: &LiteralNode, prefix: &str) -> Result<MapperRule, ValueProblem> {
         }
         _ => false,
     };
-    let pattern = if is_regex {
-        RulePattern::Regex(format!("^{pattern}$"))
-    } else if !pattern.starts_with(prefix) {
-        return Err(format!("its names do not start with the profile's prefix {prefix:?}"));
-    } else if pattern.split('.').all(|part| part == "*" || !part.contains('*')) {
-        RulePattern::Glob(pattern)
+    let other_names = || format!("its names do not start with the profile's prefix {prefix:?}");
+    let mut rule = rules::allowing();
+    if is_regex {
+        let escaped = regex_lite::escape(prefix);
+        // Anything else may match names that the profile is not for.
+        let rest = pattern.strip_prefix(&escaped).or_else(|| pattern.strip_prefix(prefix));
+        let rest = rest.ok_or_else(other_names)?;
+        rule.name_regex = Some(format!("^{escaped}(?:{rest})$"));
+    } else if pattern.starts_with(prefix) {
+        rule.name = Some(pattern);
     } else {
-        let parts = pattern.split('*').map(escaped).collect::<Vec<_>>();
-        RulePattern::Regex(format!("^{}$", parts.join("([^.]*)")))
-    };
-    let mut tags = Vec::new();
+        return Err(other_names());
+    }
     if let Some(entry) = find(keys, "tags") {
         for tag in entries(&entry.value)? {
-            tags.push((metric_name(&tag.key), one_line(text(&tag.value)?)?));
+            rule.add_tags.insert(tag.key.clone(), text(&tag.value)?);
         }
     }
-    Ok(MapperRule { pattern, name: metric_name(&required("name")?), tags })
-}
-
-/// Returns a name in which `_` replaces all characters that Prometheus does not accept, except for
-/// those of references such as `$1`.
-fn metric_name(name: &str) -> String {
-    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '{' | '}');
-    let name: String = name.chars().map(|c| if valid(c) { c } else { '_' }).collect();
-    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
-}
-
-fn one_line(text: String) -> Result<String, ValueProblem> {
-    if text.chars().any(char::is_control) {
-        Err("it has a control character".to_owned())
-    } else {
-        Ok(text)
+    rule.rename = Some(required("name")?);
+    match MetricRules::compile(std::slice::from_ref(&rule), &Default::default()).1.first() {
+        Some(problem) => Err(format!("{}: {}", problem.key, problem.text)),
+        None => Ok(rule),
     }
-}
-
-/// Quotes a YAML scalar without control characters.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
-/// Returns a regular expression that matches exactly this text.
-fn escaped(text: &str) -> String {
-    regex_lite::escape(text)
 }

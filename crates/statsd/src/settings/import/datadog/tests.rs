@@ -1,10 +1,7 @@
 use super::*;
-use crate::{
-    backends::map_counter_name,
-    settings::{
-        BackendSettings, PrometheusSettings, StatsdLogLevel,
-        import::{errors, read_and_convert, warnings},
-    },
+use crate::settings::{
+    BackendSettings, StatsdLogLevel,
+    import::{errors, read_and_convert, renamed, warnings},
 };
 
 const FILE: &str = r#"
@@ -77,6 +74,9 @@ fn keys_of_dogstatsd_are_converted() {
     let backends = BackendSettings { repeater: vec![repeater], ..BackendSettings::default() };
     assert_eq!(settings.backends, backends);
     assert_eq!(settings.log.level, Some(StatsdLogLevel::Warn));
+    let tags = [("cluster", "eu1"), ("env", "production"), ("team", "infra")];
+    let tags = tags.map(|(tag, value)| (tag.to_owned(), value.to_owned()));
+    assert_eq!(settings.static_tags, tags.into());
 }
 
 #[test]
@@ -85,10 +85,8 @@ fn keys_without_equivalent_are_warnings_without_secrets() {
     let warnings = warnings(&read);
     let expected = [
         "datadog.yaml:3: nothing is sent to Datadog, and the file has no other backend",
-        "datadog.yaml:5: keys of the agent's other parts are ignored: hostname, env, apm_config",
-        "datadog.yaml:7: tags: not added to metrics",
+        "datadog.yaml:5: keys of the agent's other parts are ignored: hostname, apm_config",
         "datadog.yaml:17: dogstatsd_buffer_size: not needed",
-        "datadog.yaml:18: dogstatsd_tags: not added to metrics",
         "datadog.yaml:19: dogstatsd_metric_stats_enable: unknown key, ignored (did you mean \
          `dogstatsd_metrics_stats_enable`?)",
     ];
@@ -102,19 +100,46 @@ fn keys_without_equivalent_are_warnings_without_secrets() {
 }
 
 #[test]
-fn rules_for_names_become_a_mapping_file() {
-    let mapping = read_and_convert("datadog.yaml", FILE).mapping.expect("rules");
-    let settings = PrometheusSettings::default();
-    let map = |name: &str| map_counter_name(&mapping, &settings, name).expect(&mapping);
-    let mapped = |text: &str| Some(text.to_owned());
-    assert_eq!(
-        map("jobs.mail.duration.weekly"),
-        mapped("jobs_duration{job_type=\"mail\",job_name=\"weekly\"}")
-    );
-    assert_eq!(map("jobs.v12.count"), mapped("jobs_count{version=\"12\"}"));
-    assert_eq!(map("jobs.mail.failed"), mapped("jobs_failed{}"));
-    assert_eq!(map("jobs.v1.2.count"), mapped("jobs.v1.2.count"));
-    assert_eq!(map("debug.noise"), None);
+fn rules_for_names_are_converted() {
+    let expected = [
+        ("jobs.mail.duration.weekly", Some("jobs.duration;job-name=weekly;job_type=mail")),
+        ("jobs.v12.count", Some("jobs.count;version=12")),
+        ("jobs.mail.failed", Some("jobs.failed")),
+        ("xjobs.mail.failed", Some("xjobs.mail.failed")),
+        ("jobs.v1.2.count", Some("jobs.v1.2.count")),
+        ("debug.noise", None),
+        ("debug.noise2", Some("debug.noise2")),
+        ("other.x", Some("other.x")),
+    ];
+    for (name, renames) in expected {
+        let expected = renames.map(|name| format!("{name};cluster=eu1;env=production;team=infra"));
+        assert_eq!(renamed(FILE, name), expected, "{name}");
+    }
+}
+
+#[test]
+fn namespace_is_added_before_names_are_blocked() {
+    let file = "statsd_metric_namespace: shop\nstatsd_metric_blocklist: [shop.debug, jvm.x, raw]\n\
+                statsd_metric_blocklist_match_prefix: true\ndogstatsd_mapper_profiles:\n\
+                - prefix: '*'\n  mappings:\n\
+                \x20 - {match: 'web.*', name: web, tags: {host: $1}}\n\
+                \x20 - {match: 'noise.*', name: debug.all}\n";
+    let expected = [
+        ("a.b", Some("shop.a.b")),
+        ("web.7", Some("shop.web;host=7")),
+        ("noise.7", None),
+        ("debug", None),
+        ("debug.x", None),
+        ("jvm.x.y", None),
+        ("jvm.heap", Some("jvm.heap")),
+        ("raw", Some("shop.raw")),
+    ];
+    for (name, renames) in expected {
+        assert_eq!(renamed(file, name).as_deref(), renames, "{name}");
+    }
+    let file = "statsd_metric_namespace: 'shop.'\nstatsd_metric_namespace_blacklist: [api]\n";
+    assert_eq!(renamed(file, "api.x").as_deref(), Some("api.x"));
+    assert_eq!(renamed(file, "jvm.x").as_deref(), Some("shop.jvm.x"));
 }
 
 #[test]

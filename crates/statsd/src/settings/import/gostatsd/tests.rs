@@ -1,5 +1,5 @@
 use super::*;
-use crate::settings::import::{errors, read_and_convert, warnings};
+use crate::settings::import::{errors, read_and_convert, renamed, warnings};
 
 const FILE: &str = r#"
 metrics-addr = ":8135"
@@ -14,6 +14,7 @@ expiry-interval-set = "-1"
 namespace = "shop"
 log-raw-metric = true
 default-tags = "region:eu"
+filters = ["noise", "pods", "others", "missing"]
 flush-intervall = "2s"
 
 [graphite]
@@ -35,6 +36,19 @@ tcp_transport = true
 
 [datadog]
 api_key = "s3cret"
+
+[filter.noise]
+match-metrics = ["shop.debug.*", "regex:tmp[0-9]$"]
+drop-metric = true
+
+[filter.pods]
+match-tags = ["kind:batch*", "once"]
+drop-tags = ["pod:*", "x_*"]
+drop-host = true
+
+[filter.others]
+match-metrics = ["!a"]
+drop-metric = true
 
 [disabled-sub-metrics]
 stddev = true
@@ -70,10 +84,10 @@ fn keys_and_backends_are_converted() {
         port: 2013,
         legacy_namespace: false,
         global_prefix: "gsd".into(),
-        prefix_counter: "counters.shop".into(),
-        prefix_timer: "times.shop".into(),
-        prefix_gauge: "gauges.shop".into(),
-        prefix_set: "sets.shop".into(),
+        prefix_counter: "counters".into(),
+        prefix_timer: "times".into(),
+        prefix_gauge: "gauges".into(),
+        prefix_set: "sets".into(),
         ..GraphiteSettings::default()
     };
     assert_eq!(backends.graphite, [graphite]);
@@ -82,6 +96,7 @@ fn keys_and_backends_are_converted() {
     let (host, protocol) = ("aggregator".to_owned(), RepeaterProtocol::Tcp);
     assert_eq!(backends.repeater, [RepeaterSettings { host, port: 8125, protocol }]);
     assert!(backends.console.is_some());
+    assert_eq!(settings.static_tags, [("region".to_owned(), "eu".to_owned())].into());
 }
 
 #[test]
@@ -90,20 +105,37 @@ fn keys_without_equivalent_are_warnings_without_secrets() {
     let expected = [
         "gostatsd.toml:6: flush-aligned: not supported",
         "gostatsd.toml:9: expiry-interval: idle counters, sets and timers are sent as 0",
-        "gostatsd.toml:11: namespace: added to names for Graphite only",
-        "gostatsd.toml:13: default-tags: not added to metrics",
-        "gostatsd.toml:14: flush-intervall: unknown key, ignored (did you mean `flush-interval`?)",
-        "gostatsd.toml:16: graphite.mode: tags are sent, not dropped",
-        "gostatsd.toml:21: graphite.write_timeout: not needed",
-        "gostatsd.toml:27: influxdb.credentials: write the token to a file",
-        "gostatsd.toml:29: statsdaemon: packets are forwarded as they arrive",
-        "gostatsd.toml:33: datadog: this backend is not supported",
+        "gostatsd.toml:14: filters: there is no section [filter.missing]",
+        "gostatsd.toml:15: flush-intervall: unknown key, ignored (did you mean `flush-interval`?)",
+        "gostatsd.toml:17: graphite.mode: tags are sent, not dropped",
+        "gostatsd.toml:22: graphite.write_timeout: not needed",
+        "gostatsd.toml:28: influxdb.credentials: write the token to a file",
+        "gostatsd.toml:30: statsdaemon: packets are forwarded as they arrive",
+        "gostatsd.toml:34: datadog: this backend is not supported",
+        "gostatsd.toml:46: filter.others: not converted: \"!a\" is inverted",
     ];
     for text in expected {
         let is_there = warnings.iter().any(|warning| warning.starts_with(text));
         assert!(is_there, "{text} in {warnings:#?}");
     }
     assert!(!warnings.join("\n").contains("s3cret"), "{warnings:#?}");
+}
+
+#[test]
+fn namespace_and_filters_become_rules() {
+    let text = format!("{FILE}\n[filter.missing]\nexclude-metrics = ['shop.a']\ndrop-tags = 'b:*'");
+    for (name, expected) in [
+        ("a;b=1", Some("shop.a;b=1;region=eu")),
+        ("c;b=1", Some("shop.c;region=eu")),
+        ("debug.x", None),
+        ("a.tmp7", None),
+        ("a.tmp7.b", Some("shop.a.tmp7.b;region=eu")),
+        ("x;pod=1;kind=batch7;x_y=2", Some("shop.x;kind=batch7;region=eu")),
+        ("x;pod=1;once", Some("shop.x;once;region=eu")),
+        ("x;pod=1;kind=web", Some("shop.x;pod=1;kind=web;region=eu")),
+    ] {
+        assert_eq!(renamed(&text, name).as_deref(), expected, "{name}");
+    }
 }
 
 #[test]

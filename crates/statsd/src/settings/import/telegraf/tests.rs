@@ -1,7 +1,7 @@
 use super::*;
 use crate::settings::{
     StatsdSettings,
-    import::{errors, read_and_convert, warnings},
+    import::{errors, read_and_convert, renamed, warnings},
 };
 
 const FILE: &str = r#"
@@ -73,6 +73,8 @@ fn inputs_and_outputs_are_converted() {
     let rules = &settings.aggregation;
     assert_eq!((rules.percentiles.as_slice(), rules.gauge_ttl), (&[50.0, 99.9][..], 10));
     assert!(rules.delete_idle_gauges && rules.delete_idle_counters && !rules.sanitise);
+    let tags = [("dc", "eu1"), ("host", "web1")];
+    assert_eq!(settings.static_tags, tags.map(|(tag, value)| (tag.into(), value.into())).into());
     let backends = &settings.backends;
     let url = "http://influx1:8086/write?db=shop&u=joe&p=s3cret%26more".to_owned();
     let first =
@@ -94,10 +96,8 @@ fn keys_without_equivalent_are_warnings_without_secrets() {
     let read = read_and_convert("telegraf.conf", FILE);
     let warnings = warnings(&read);
     let expected = [
-        "telegraf.conf:2: global_tags: not added to metrics",
-        "telegraf.conf:6: agent.hostname: no host tag is added",
         "telegraf.conf:8: inputs: only statsd inputs are converted, not cpu",
-        "telegraf.conf:19: inputs.statsd.templates: not supported",
+        "telegraf.conf:19: inputs.statsd.templates: not converted",
         "telegraf.conf:20: inputs.statsd.max_ttl: applies to gauges",
         "telegraf.conf:21: inputs.statsd.delete_gaugess: unknown key, ignored (did you mean \
          `delete_gauges`?)",
@@ -114,6 +114,43 @@ fn keys_without_equivalent_are_warnings_without_secrets() {
     }
     let all = warnings.join("\n") + &read.config_lines.join("\n") + &format!("{read:?}");
     assert!(!all.contains("s3cret"), "{all}");
+}
+
+#[test]
+fn filters_and_name_changes_become_rules() {
+    let head = "[[inputs.statsd]]\nname_prefix = \"shop_\"\n";
+    let dropping = format!(
+        "{head}namedrop = [\"debug*\", \"a?\"]\ntagexclude = [\"pod\", \"ho*\"]\n\
+         [inputs.statsd.tagdrop]\nlevel = [\"debug\", \"trace*\"]\n"
+    );
+    for (name, expected) in [
+        ("b.c;pod=1;x=2", Some("shop_b.c;x=2")),
+        ("debug.x.y", None),
+        ("ab", None),
+        ("abc", Some("shop_abc")),
+        ("c;level=trace1", None),
+        ("c;level=debug1", Some("shop_c;level=debug1")),
+    ] {
+        assert_eq!(renamed(&dropping, name).as_deref(), expected, "{name}");
+    }
+    let passing = format!(
+        "{head}namepass = [\"web*\"]\ntaginclude = [\"env\", \"dc\"]\n\
+         [inputs.statsd.tags]\ndc = \"eu\"\n[inputs.statsd.tagpass]\nenv = [\"prod\", \"test\"]\n"
+    );
+    for (name, expected) in [
+        ("web.hits;env=prod;pod=1", Some("shop_web.hits;env=prod;dc=eu")),
+        ("web.hits;env=dev", None),
+        ("api.hits;env=prod", None),
+    ] {
+        assert_eq!(renamed(&passing, name).as_deref(), expected, "{name}");
+    }
+    let text = "[[inputs.statsd]]\nnamepass = [\"[ab]*\"]\n";
+    assert_eq!(
+        errors("t.conf", text),
+        "t.conf:2: inputs.statsd.namepass: \"[ab]*\" has characters other than * and ? with a \
+         meaning"
+    );
+    assert_eq!(renamed("[[inputs.statsd]]\n", "a").as_deref(), Some("a;host=host"));
 }
 
 #[test]
