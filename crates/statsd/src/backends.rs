@@ -52,11 +52,11 @@ pub use self::{
     webhook::WebhookBackend,
 };
 pub(crate) use self::{
-    factory::{BackendSection, EndpointSource, OpenedBackend},
+    factory::{BackendSection, OpenedBackend},
     outbox::{
         DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
     },
-    prometheus::ScrapeEndpoint,
+    prometheus::{EndpointSource, ScrapeEndpoint},
 };
 use crate::flush::FlushSnapshot;
 

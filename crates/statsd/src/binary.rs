@@ -4,12 +4,15 @@
 //! ```text
 //! f64    = eight bytes, little-endian IEEE 754, so that sums arrive to the last bit
 //! bool   = one byte, 0 or 1
+//! time   = varint: milliseconds since 1970
 //! option = bool, then the value if it is 1
 //! bytes  = varint: the length, then the bytes
 //! ```
 //!
 //! Numbers and texts are those of [`howdah_codec`]. The reader does not trust its input: counts are
 //! bounded by the bytes that are left, and numbers must be finite.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
 
@@ -29,6 +32,8 @@ pub(crate) trait BinaryWriter {
     fn write_f64(&mut self, value: f64);
     fn write_bool(&mut self, value: bool);
     fn write_bytes(&mut self, bytes: &[u8]);
+    /// Appends a time, in milliseconds since 1970.
+    fn write_time(&mut self, time: SystemTime);
     /// Appends an option, whose value `write` appends.
     fn write_option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T));
 }
@@ -45,6 +50,11 @@ impl BinaryWriter for Vec<u8> {
     fn write_bytes(&mut self, bytes: &[u8]) {
         self.write_count(bytes.len());
         self.extend_from_slice(bytes);
+    }
+
+    fn write_time(&mut self, time: SystemTime) {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.write_varint(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     }
 
     fn write_option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
@@ -86,6 +96,12 @@ impl<'b> BinaryReader<'b> {
             value if value <= TOTAL_MAX => Ok(value),
             _ => Err(HandoverFormatError::Invalid("a number is too large")),
         }
+    }
+
+    /// Reads a time.
+    pub(crate) fn time(&mut self) -> Result<SystemTime, HandoverFormatError> {
+        let since = Duration::from_millis(self.total()?);
+        Ok(UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH))
     }
 
     /// Reads the stamp of a gauge's value, to which others can be added.

@@ -52,9 +52,8 @@ use self::{
 };
 pub use self::{
     access::StreamAccessError,
-    passed::{InheritedSocket, InheritedSocketError, InheritedSockets},
+    passed::{InheritedConnection, InheritedSocket, InheritedSocketError, InheritedSockets},
     sockets::ReceiverOpenError,
-    stream::InheritedConnection,
 };
 pub(crate) use self::{socket_counts::SocketCounts, sockets::SocketFile};
 use crate::{

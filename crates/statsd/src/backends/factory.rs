@@ -6,9 +6,9 @@ use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, ExecBackend, FileBackend, ForwardBackend, GraphiteBackend, InfluxBackend,
-    MetricBackend, OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
-    RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
+    ConsoleOutput, EndpointSource, ExecBackend, FileBackend, ForwardBackend, GraphiteBackend,
+    InfluxBackend, MetricBackend, OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend,
+    PrometheusError, RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
 };
 use crate::{
     receiver::InheritedSockets,
@@ -71,18 +71,6 @@ pub(crate) struct OpenedBackend {
     pub(crate) backend: Box<dyn MetricBackend>,
     /// The endpoint of a Prometheus backend, which a later one may take over.
     pub(crate) endpoint: Option<Arc<ScrapeEndpoint>>,
-}
-
-/// Where the endpoint of a Prometheus backend comes from.
-#[derive(Debug)]
-pub(crate) enum EndpointSource<'p> {
-    /// It is opened, with a passed socket if there is one, and serves at once.
-    New(&'p mut InheritedSockets),
-    /// Like `New`, but it serves nothing before the values of another process have arrived, or the
-    /// first flush: a counter must not start at 0 in between.
-    Successor(&'p mut InheritedSockets),
-    /// It was opened by an earlier backend.
-    Earlier(&'p Arc<ScrapeEndpoint>),
 }
 
 impl BackendSection {

@@ -25,7 +25,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
-pub(crate) use self::scrape::ScrapeEndpoint;
+pub(crate) use self::scrape::{EndpointSource, ScrapeEndpoint};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
@@ -35,9 +35,7 @@ pub use self::{
     mapping::{MappingError, MappingProblem},
     remote_write::{RemoteWriteBackend, RemoteWriteError},
 };
-use super::{
-    BackendError, BackendStatus, EndpointSource, MetricBackend, ReloadHook, SnapshotRequirements,
-};
+use super::{BackendError, BackendStatus, MetricBackend, ReloadHook, SnapshotRequirements};
 use crate::{
     MetricName, aggregate::MetricType, flush::FlushSnapshot, receiver::InheritedSockets, settings,
 };

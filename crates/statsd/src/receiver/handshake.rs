@@ -26,11 +26,11 @@ use rustls::ServerConnection;
 
 use super::{
     access::{AccessSecrets, StreamAccess, TOKEN_BYTES_MAX, TOKEN_COMMAND},
+    passed::InheritedConnection,
     relay::RelayEnd,
     senders::RefusalNotice,
     socket_counts::SocketCounts,
     stop_signal::{StopSignal, timespec, wait_for_events},
-    stream::InheritedConnection,
     transport::{LineTransport, receive, send_pending},
 };
 

@@ -34,6 +34,19 @@ pub struct InheritedSocket {
     pub is_managed: bool,
 }
 
+/// A connection that another process passes on, with the state between two reads.
+#[derive(Debug)]
+pub struct InheritedConnection {
+    /// The connection.
+    pub descriptor: OwnedFd,
+    /// The label of the listener that accepted it, see [`InheritedSockets`].
+    pub listener: String,
+    /// The incomplete last line.
+    pub tail: Vec<u8>,
+    /// Whether the rest of the current line is discarded, because it is too long.
+    pub is_skipping: bool,
+}
+
 /// The reason why the sockets of the service manager cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -12,14 +12,15 @@ use std::{
     time::Duration,
 };
 
-use super::{socket_counts::SocketCounts, stream::InheritedConnection};
+use super::{passed::InheritedConnection, socket_counts::SocketCounts};
 
 /// Maximum wait until the new process reads.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The old process's end of a relayed connection. Dropping it ends the connection.
+/// The old process's end of a relayed connection, `None` once sending has failed. Dropping it ends
+/// the connection.
 #[derive(Debug)]
-pub(crate) struct RelayEnd(UnixStream);
+pub(crate) struct RelayEnd(Option<UnixStream>);
 
 impl RelayEnd {
     /// Creates an end, and the connection for the new process, which is one of `listener`.
@@ -37,14 +38,17 @@ impl RelayEnd {
             tail: Vec::new(),
             is_skipping: false,
         };
-        Ok((Self(old), passed))
+        Ok((Self(Some(old)), passed))
     }
 
-    /// Sends complete lines. If that fails, they are counted as one discarded item.
+    /// Sends complete lines. If that fails, they and all further ones are dropped, because a part
+    /// of a line may have been sent.
     pub(super) fn send(&mut self, lines: &[u8], counts: &SocketCounts) {
-        if let Err(error) = self.0.write_all(lines) {
+        let Some(stream) = &mut self.0 else { return counts.discard(1) };
+        if let Err(error) = stream.write_all(lines) {
             tracing::error!(socket = counts.name(), %error, "cannot relay lines: dropped");
             counts.discard(1);
+            self.0 = None;
         }
     }
 }

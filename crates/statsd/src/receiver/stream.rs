@@ -26,6 +26,7 @@ use super::{
     access::StreamAccess,
     handshake::{AcceptedConnection, AdmittedConnection, HandshakeOutcome, HandshakeQueue},
     line_buffer::LineBuffer,
+    passed::InheritedConnection,
     relay::RelayEnd,
     senders::SenderFilter,
     socket_counts::SocketCounts,
@@ -113,19 +114,6 @@ impl LineConnection {
             }
         }
     }
-}
-
-/// A connection that another process passes on, with the state between two reads.
-#[derive(Debug)]
-pub struct InheritedConnection {
-    /// The connection.
-    pub descriptor: OwnedFd,
-    /// The label of the listener that accepted it, see [`super::InheritedSockets`].
-    pub listener: String,
-    /// The incomplete last line.
-    pub tail: Vec<u8>,
-    /// Whether the rest of the current line is discarded, because it is too long.
-    pub is_skipping: bool,
 }
 
 /// Token of the stop signal.

@@ -55,6 +55,18 @@ pub(crate) struct ScrapeEndpoint {
     served: ServedTable,
 }
 
+/// Where the endpoint of a Prometheus backend comes from.
+#[derive(Debug)]
+pub(crate) enum EndpointSource<'p> {
+    /// It is opened, with a passed socket if there is one, and serves at once.
+    New(&'p mut InheritedSockets),
+    /// Like `New`, but it serves nothing before the values of another process have arrived, or the
+    /// first flush: a counter must not start at 0 in between.
+    Successor(&'p mut InheritedSockets),
+    /// It was opened by an earlier backend.
+    Earlier(&'p Arc<ScrapeEndpoint>),
+}
+
 /// The table to serve, which is locked only for a moment, and the table's own lock.
 type ServedTable = Arc<Mutex<Arc<Mutex<FamilyTable>>>>;
 

@@ -27,11 +27,7 @@
 //! The encodings of the elements are those of [`crate::binary`]. Reading checks everything that
 //! another module relies on, and memory grows only with the bytes that have arrived.
 
-use std::{
-    mem,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{mem, sync::Arc, time::SystemTime};
 
 use hashbrown::HashMap;
 use howdah_codec::ByteWriter as _;
@@ -69,7 +65,7 @@ pub(crate) fn export_registry(registry: &mut KeyRegistry, now: SystemTime) -> Ve
     write_totals(&mut out, &registry.totals);
     out.write_count(registry.recent.len());
     for (time, recent) in &registry.recent {
-        out.write_varint(milliseconds(*time));
+        out.write_time(*time);
         write_rejected(&mut out, recent);
     }
     let variants = &mut registry.variants;
@@ -109,7 +105,7 @@ pub(crate) fn import_registry(
     let last_timestamp = from.option(BinaryReader::signed)?;
     let overflow_keys = from.total()?;
     let totals = read_totals(&mut from)?;
-    let recent = from.list(|from| Ok((time(from.total()?), read_rejected(from)?)))?;
+    let recent = from.list(|from| Ok((from.time()?, read_rejected(from)?)))?;
     let (counters, counter_variants) = read_tables(&mut from)?;
     let (timers, timer_variants) = read_tables(&mut from)?;
     let (gauges, gauge_variants) = read_tables(&mut from)?;
@@ -784,7 +780,7 @@ fn write_totals(out: &mut Vec<u8>, totals: &ReceiveTotals) {
         out.write_varint(count);
     }
     write_rejects(out, &totals.rejects);
-    out.write_option(totals.last_packet, |out, time| out.write_varint(milliseconds(time)));
+    out.write_option(totals.last_packet, Vec::write_time);
 }
 
 fn read_totals(from: &mut BinaryReader<'_>) -> Result<ReceiveTotals, HandoverFormatError> {
@@ -803,7 +799,7 @@ fn read_totals(from: &mut BinaryReader<'_>) -> Result<ReceiveTotals, HandoverFor
         *count = from.total()?;
     }
     totals.rejects = read_rejects(from)?;
-    totals.last_packet = from.option(BinaryReader::total)?.map(time);
+    totals.last_packet = from.option(BinaryReader::time)?;
     Ok(totals)
 }
 
@@ -850,17 +846,10 @@ fn find_reason(name: &str) -> Option<RejectReason> {
     RejectReason::ALL.into_iter().find(|reason| reason.as_str() == name)
 }
 
-pub(super) fn milliseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(super) fn time(ms: u64) -> SystemTime {
-    UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
     use crate::{
         backends::SnapshotRequirements,
@@ -868,6 +857,10 @@ mod tests {
         ledger::LossAccount,
         settings::{ExtraTypes, SetOverflow, StatsdDialect, StatsdSettings},
     };
+
+    fn time(ms: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(ms)
+    }
 
     const DIALECTS: [StatsdDialect; 2] = [StatsdDialect::Etsy, StatsdDialect::Dogstatsd];
 

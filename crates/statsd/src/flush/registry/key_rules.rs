@@ -9,14 +9,11 @@ use std::{
 
 use howdah_codec::ByteWriter as _;
 
-use super::{
-    handover::{milliseconds, time},
-    prefix_limits::{PrefixLimits, PrefixTally},
-};
+use super::prefix_limits::{PrefixLimits, PrefixTally};
 use crate::{
     MetricName,
     aggregate::{MetricType, NewName},
-    binary::{BinaryReader, HandoverFormatError},
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::names::{KeyConversion, KeyPair},
     rules::{MetricRules, RuleResult},
     settings::{RuleAction, StatsdSettings},
@@ -205,7 +202,7 @@ impl KeyRules {
         for tally in tallies {
             out.write_text(&tally.id);
             out.write_text(definitions.get(&*tally.id).map_or("", String::as_str));
-            out.write_varint(milliseconds(tally.since));
+            out.write_time(tally.since);
             out.write_varint(tally.dropped);
             out.write_varint(tally.changed);
             write_examples(out, &tally.examples);
@@ -214,7 +211,7 @@ impl KeyRules {
         out.write_count(prefixes.len());
         for tally in prefixes {
             out.write_text(&tally.prefix);
-            out.write_varint(milliseconds(tally.since));
+            out.write_time(tally.since);
             out.write_varint(tally.cut_samples);
             write_examples(out, &tally.examples);
         }
@@ -239,7 +236,7 @@ impl KeyRules {
         };
         for _ in 0..from.count()? {
             let (id, definition) = (from.text()?, from.text()?);
-            let (since, dropped, changed) = (time(from.total()?), from.total()?, from.total()?);
+            let (since, dropped, changed) = (from.time()?, from.total()?, from.total()?);
             let examples = examples(from)?;
             if definitions.get(id).is_some_and(|same| same == definition)
                 && let Some(tally) = self.tallies.iter_mut().find(|tally| *tally.id == *id)
@@ -248,7 +245,7 @@ impl KeyRules {
             }
         }
         for _ in 0..from.count()? {
-            let (prefix, since, samples) = (from.text()?, time(from.total()?), from.total()?);
+            let (prefix, since, samples) = (from.text()?, from.time()?, from.total()?);
             self.prefixes.restore(prefix, since, samples, examples(from)?);
         }
         let reached = from.list(|from| Ok((Arc::from(from.text()?), from.number()?)))?;
