@@ -227,7 +227,13 @@ impl StreamReader {
         let is_passed = |connection: &LineConnection| connection.relay.is_none();
         let passed = self.connections.iter().filter(|(_, connection)| is_passed(connection));
         let passed: Vec<u64> = passed.map(|(token, _)| *token).collect();
-        passed.into_iter().for_each(|token| self.close(token));
+        for token in passed {
+            // Closing is not enough, because the other process has the same socket.
+            if let Some(connection) = self.connections.get(&token) {
+                let _ = epoll::delete(&self.epoll, &connection.transport.socket);
+            }
+            self.close(token);
+        }
         for connection in self.connections.values_mut() {
             connection.transport.end_output();
         }

@@ -974,6 +974,9 @@ mod tests {
                 registry.collect(time(9_000));
                 registry
             });
+            let rules = registry(dialect).settings.rules;
+            let definitions = retarget::definitions(&rules);
+            assert!(definitions["new"].contains("old.*"), "{definitions:?}");
             let all = expected.concat();
             for part in ["up", "HyperLogLog(3)", "new.a", "team.overflow", "\"cut.\"", "\"gone\""] {
                 assert!(all.contains(part), "{part}");
