@@ -69,9 +69,19 @@ pub struct BackendSpool {
     pub batches: Vec<ValueBatch>,
     /// The transaction of the first batch, if its commit was sent but not answered.
     pub in_doubt: Option<String>,
-    /// The starts of partitions that the batches need besides the current one, in seconds since
-    /// 1970.
+    /// The starts of the partitions that the batches need, in seconds since 1970.
     pub partitions: Vec<i64>,
+}
+
+impl BackendSpool {
+    /// Adds the batches of `later` at the end.
+    pub(crate) fn append(&mut self, later: Self) {
+        if self.batches.is_empty() {
+            self.in_doubt = later.in_doubt;
+        }
+        self.batches.extend(later.batches);
+        self.partitions.extend(later.partitions);
+    }
 }
 
 /// Shows the number of bytes instead of the bytes.
@@ -125,6 +135,8 @@ pub(super) struct DeliveryOutcome<E> {
     first: bool,
     /// Values lost: refused, or evicted from the spool.
     pub(super) lost: u64,
+    /// Whether the first batches of the spool were evicted.
+    pub(super) has_evicted: bool,
 }
 
 impl Outbox {
@@ -174,7 +186,8 @@ impl Outbox {
         send: impl FnMut(&ValueBatch) -> Result<(), E>,
     ) -> DeliveryOutcome<E> {
         if self.retry_at.is_some_and(|at| now < at) {
-            return DeliveryOutcome { lost: self.trim(), ..DeliveryOutcome::default() };
+            let lost = self.trim();
+            return DeliveryOutcome { lost, has_evicted: lost > 0, ..DeliveryOutcome::default() };
         }
         self.deliver_now(now, send)
     }
@@ -193,7 +206,8 @@ impl Outbox {
                     let lost = error.refused_values(batch);
                     self.waiting.pop();
                     self.lost += lost;
-                    delivery.add(DeliveryOutcome { error: Some(error), first: false, lost });
+                    let error = Some(error);
+                    delivery.add(DeliveryOutcome { error, lost, ..DeliveryOutcome::default() });
                 }
                 Err(error) => {
                     delivery.add(self.record_failure(now, error));
@@ -212,7 +226,9 @@ impl Outbox {
         let pause = PAUSE_MIN.saturating_mul(1 << doublings).min(PAUSE_MAX);
         self.retry_at = now.checked_add(pause);
         self.failures = self.failures.saturating_add(1);
-        DeliveryOutcome { error: Some(error), first: self.failures == 1, lost: self.trim() }
+        let lost = self.trim();
+        let first = self.failures == 1;
+        DeliveryOutcome { error: Some(error), first, lost, has_evicted: lost > 0 }
     }
 
     /// Removes the oldest batch, which was sent, and retains it as unconfirmed if the receiver
@@ -273,7 +289,6 @@ impl Outbox {
     }
 
     /// Whether the spool is empty.
-    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.batches.is_empty()
     }
@@ -317,7 +332,7 @@ impl BatchQueue {
 impl<E> Default for DeliveryOutcome<E> {
     /// Creates an outcome without errors or lost values.
     fn default() -> Self {
-        Self { error: None, first: false, lost: 0 }
+        Self { error: None, first: false, lost: 0, has_evicted: false }
     }
 }
 
@@ -326,6 +341,7 @@ impl<E> DeliveryOutcome<E> {
     pub(super) fn add(&mut self, later: Self) {
         self.first |= later.first;
         self.lost += later.lost;
+        self.has_evicted |= later.has_evicted;
         self.error = later.error.or(self.error.take());
     }
 }
@@ -396,9 +412,9 @@ mod tests {
     fn nothing(_: BatchSink<'_>) {}
 
     const SPOOLED: DeliveryOutcome<UnreachableError> =
-        DeliveryOutcome { error: Some(UnreachableError), first: false, lost: 0 };
+        DeliveryOutcome { error: Some(UnreachableError), ..DELIVERED };
     const DELIVERED: DeliveryOutcome<UnreachableError> =
-        DeliveryOutcome { error: None, first: false, lost: 0 };
+        DeliveryOutcome { error: None, first: false, lost: 0, has_evicted: false };
 
     #[test]
     fn spool_sends_in_order_and_counts_evicted_values() {
@@ -409,7 +425,9 @@ mod tests {
             let delivery = outbox.flush(now, one(batch(10, values)), |_| Err(UnreachableError));
             // From the third flush on, the spool is full when the new batch is added.
             let lost = values.saturating_sub(2);
-            assert_eq!(delivery, DeliveryOutcome { first: values == 1, lost, ..SPOOLED });
+            let has_evicted = lost > 0;
+            let expected = DeliveryOutcome { first: values == 1, lost, has_evicted, ..SPOOLED };
+            assert_eq!(delivery, expected);
         }
         let mut sent = Vec::new();
         let delivered = outbox.flush(now + PAUSE_MAX, nothing, |batch| {
@@ -435,7 +453,8 @@ mod tests {
         });
         // After one failure this flush makes no further attempt; the last two batches fit.
         assert_eq!(attempts, [1, 2, 3, 4]);
-        assert_eq!(delivery, DeliveryOutcome { first: true, lost: 4 + 5 + 6 + 7 + 8, ..SPOOLED });
+        let lost = 4 + 5 + 6 + 7 + 8;
+        assert_eq!(delivery, DeliveryOutcome { first: true, lost, has_evicted: true, ..SPOOLED });
         assert_eq!(outbox.waiting.bytes, 20);
     }
 
@@ -459,7 +478,10 @@ mod tests {
     fn zero_limit_allows_single_attempt() {
         let mut outbox = Outbox::new(0);
         let delivery = outbox.flush(Instant::now(), one(batch(10, 7)), |_| Err(UnreachableError));
-        assert_eq!(delivery, DeliveryOutcome { first: true, lost: 7, ..SPOOLED });
+        assert_eq!(
+            delivery,
+            DeliveryOutcome { first: true, lost: 7, has_evicted: true, ..SPOOLED }
+        );
         assert!(outbox.is_empty());
         let error = delivery.into_result("here:1", &BackendStatus::default()).unwrap_err();
         assert_eq!(chain(&error), "here:1: sending failed: values dropped: 7: unreachable");
@@ -473,7 +495,8 @@ mod tests {
             2 => Err(RejectedError),
             _ => Ok(()),
         });
-        assert_eq!(delivery, DeliveryOutcome { error: Some(RejectedError), first: false, lost: 2 });
+        let error = Some(RejectedError);
+        assert_eq!(delivery, DeliveryOutcome { error, lost: 2, ..DeliveryOutcome::default() });
         assert!(outbox.is_empty());
     }
 

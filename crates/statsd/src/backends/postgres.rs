@@ -40,9 +40,9 @@ use crate::{
 
 /// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of partitions that are created for values sent with a timestamp: a month of
-/// hours. The limit on the age of timestamps is usually lower.
-const OTHER_PARTITIONS_MAX: usize = 31 * 24;
+/// Maximum number of partitions that are created at once: a month of hours. The limit on the age of
+/// timestamps is usually lower, and so is that on spooled values.
+const PARTITIONS_MAX: usize = 31 * 24;
 /// Minimum time allowed for a flush: creating a table and its partitions takes several round trips.
 const BUDGET_MIN: Duration = Duration::from_secs(5);
 
@@ -88,11 +88,11 @@ struct CopyConnection {
     client: Option<Client>,
     /// The timestamp of the latest interval.
     time: i64,
-    /// The time, in seconds since 1970, until which partitions are known to exist.
-    ready_until: Option<i64>,
-    /// The starts of the partitions for values that were sent with a timestamp, of the latest
-    /// [`OTHER_PARTITIONS_MAX`].
-    other_partitions: BTreeSet<i64>,
+    /// The starts of the partitions for the values that are not delivered yet, the latest
+    /// [`PARTITIONS_MAX`].
+    needed_partitions: BTreeSet<i64>,
+    /// The starts of the partitions that are known to exist.
+    ready_partitions: BTreeSet<i64>,
     messages: MessageTables,
     /// Whether the tables of messages are known to exist.
     messages_ready: bool,
@@ -127,8 +127,8 @@ impl PostgresBackend {
                 table,
                 client: None,
                 time: 0,
-                ready_until: None,
-                other_partitions: BTreeSet::new(),
+                needed_partitions: BTreeSet::new(),
+                ready_partitions: BTreeSet::new(),
                 messages,
                 messages_ready: false,
                 in_doubt: None,
@@ -158,15 +158,17 @@ impl PostgresBackend {
         self.outbox.report(&self.status);
     }
 
-    /// Returns an error if values were lost, as [`DeliveryOutcome::into_result`] does. In that
-    /// case, also forgets the transaction of the unanswered commit.
+    /// Returns an error if values were lost, as [`DeliveryOutcome::into_result`] does.
     fn finish_delivery(
         &mut self,
         delivery: DeliveryOutcome<CopyError>,
     ) -> Result<(), BackendError> {
-        if delivery.lost > 0 {
-            // The batch of the unanswered commit may be among the lost ones.
+        if delivery.has_evicted {
+            // The batch of the unanswered commit was the first in the spool.
             self.link.in_doubt = None;
+        }
+        if self.outbox.is_empty() {
+            self.link.needed_partitions.clear();
         }
         delivery.into_result(&self.link.target.to_string(), &self.status)
     }
@@ -200,7 +202,7 @@ impl MetricBackend for PostgresBackend {
         let deadline = start + snapshot.interval.clamp(BUDGET_MIN, BUDGET_MAX);
         let format = self.settings.format;
         self.link.time = snapshot.timestamp;
-        self.link.require_partitions(&snapshot.timed);
+        self.link.require_partitions(snapshot.timestamp, &snapshot.timed);
         let (link, mut bytes) = (&mut self.link, 0);
         let mut batches = Vec::new();
         link.messages.encode(&snapshot.messages, &mut |batch| batches.push(batch));
@@ -232,7 +234,7 @@ impl MetricBackend for PostgresBackend {
         spool.batches = self.outbox.take_batches();
         spool.in_doubt = self.link.in_doubt.take();
         if !spool.batches.is_empty() {
-            spool.partitions = self.link.other_partitions.iter().copied().collect();
+            spool.partitions = self.link.needed_partitions.iter().copied().collect();
         }
         delivered
     }
@@ -241,7 +243,7 @@ impl MetricBackend for PostgresBackend {
     fn adopt(&mut self, spool: BackendSpool) {
         let are_first = self.link.in_doubt.is_none();
         self.outbox.adopt(spool.batches, are_first);
-        self.link.require_partition_starts(spool.partitions.into_iter());
+        self.link.require_partition_starts(spool.partitions);
         if are_first {
             self.link.in_doubt = spool.in_doubt;
         }
@@ -251,20 +253,16 @@ impl MetricBackend for PostgresBackend {
 
 impl CopyConnection {
     /// Makes sure that the next batch is sent only once the partitions of these values exist.
-    fn require_partitions(&mut self, timed: &[TimedMetric]) {
-        let starts: Vec<i64> =
-            timed.iter().map(|metric| self.table.start_of(metric.time)).collect();
-        self.require_partition_starts(starts.into_iter());
+    fn require_partitions(&mut self, time: i64, timed: &[TimedMetric]) {
+        let times = timed.iter().map(|metric| metric.time).chain([time]);
+        let starts: Vec<i64> = times.map(|time| self.table.start_of(time)).collect();
+        self.require_partition_starts(starts);
     }
 
-    fn require_partition_starts(&mut self, starts: impl Iterator<Item = i64>) {
-        for start in starts {
-            if self.other_partitions.insert(start) {
-                self.ready_until = None;
-            }
-        }
-        while self.other_partitions.len() > OTHER_PARTITIONS_MAX {
-            self.other_partitions.pop_first();
+    fn require_partition_starts(&mut self, starts: Vec<i64>) {
+        self.needed_partitions.extend(starts);
+        while self.needed_partitions.len() > PARTITIONS_MAX {
+            self.needed_partitions.pop_first();
         }
     }
 
@@ -278,7 +276,7 @@ impl CopyConnection {
     ) -> Result<(), CopyError> {
         let mut result = self.attempt(batch, deadline);
         if result.as_ref().is_err_and(SendError::is_refusal) {
-            self.ready_until = None;
+            self.ready_partitions.clear();
             self.messages_ready = false;
             result = self.attempt(batch, deadline);
         }
@@ -301,9 +299,9 @@ impl CopyConnection {
             }
         }
         let time = self.time;
-        if self.ready_until.is_none_or(|until| time >= until) {
-            let others = self.other_partitions.iter().copied();
-            self.ready_until = Some(self.table.prepare(&mut client, time, others)?);
+        if !self.needed_partitions.is_subset(&self.ready_partitions) {
+            self.table.prepare(&mut client, time, &self.needed_partitions)?;
+            self.ready_partitions.clone_from(&self.needed_partitions);
             // Expired messages are deleted when expired partitions are dropped.
             self.messages_ready = false;
         }

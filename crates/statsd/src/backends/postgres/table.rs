@@ -7,6 +7,8 @@
 //! writable during the creation. Several servers may share a table: creating partitions takes an
 //! advisory lock.
 
+use std::collections::BTreeSet;
+
 use howdah_connect::{Client, QueryError};
 use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 
@@ -86,32 +88,20 @@ impl SampleTable {
         })
     }
 
-    /// Creates the table, the partition for `time` and the next one if they are missing, those that
-    /// start at the times in `others`, and drops expired partitions. Returns the end of the current
-    /// partition, in seconds since 1970: the time to call this again.
+    /// Drops expired partitions, and then creates the table, the partitions that start at the times
+    /// in `needed`, and the one after that of `time`, if they are missing.
+    ///
+    /// A needed partition may be expired: spooled values, or values with timestamps, may be older
+    /// than the retention. It exists until the next call.
     pub(super) fn prepare(
         &self,
         client: &mut Client,
         time: i64,
-        others: impl Iterator<Item = i64>,
-    ) -> Result<i64, QueryError> {
+        needed: &BTreeSet<i64>,
+    ) -> Result<(), QueryError> {
         let parent = self.name.quoted();
         // Suppresses the notices "already exists, skipping".
         client.query("set client_min_messages = warning")?;
-        client.query("begin")?;
-        let created = self.create(client, &parent, time, others);
-        let end = match created {
-            Ok(end) => {
-                client.query("commit")?;
-                end
-            }
-            Err(error) => {
-                if !error.is_fatal() {
-                    client.query("rollback")?;
-                }
-                return Err(error);
-            }
-        };
         if self.retention_seconds > 0.0 {
             match self.drop_old(client, &parent, time) {
                 // Rows can still be copied; this is retried with the next partition.
@@ -121,7 +111,16 @@ impl SampleTable {
                 dropped => dropped?,
             }
         }
-        Ok(end)
+        client.query("begin")?;
+        match self.create(client, &parent, time, needed) {
+            Ok(()) => client.query("commit").map(drop),
+            Err(error) => {
+                if !error.is_fatal() {
+                    client.query("rollback")?;
+                }
+                Err(error)
+            }
+        }
     }
 
     fn create(
@@ -129,8 +128,8 @@ impl SampleTable {
         client: &mut Client,
         parent: &str,
         time: i64,
-        others: impl Iterator<Item = i64>,
-    ) -> Result<i64, QueryError> {
+        needed: &BTreeSet<i64>,
+    ) -> Result<(), QueryError> {
         let lock = "select pg_advisory_xact_lock(hashtextextended($1, 0))";
         client.query_with(lock, &[Some(&format!("howdah statsd {parent}"))])?;
         let existing = client.query_with("select to_regclass($1)", &[Some(parent)])?;
@@ -144,17 +143,12 @@ impl SampleTable {
                  create index {index} on {parent} (name, field, time)"
             ))?;
         }
-        let start = self.partition_start(time);
-        let middle = self.next_start(&start);
-        let end = self.next_start(&middle);
-        for (from, to) in [(&start, &middle), (&middle, &end)] {
-            self.create_partition(client, parent, from, to)?;
-        }
-        for other in others {
-            let from = self.partition_start(other);
+        let next = self.next_start(&self.partition_start(time));
+        let needed = needed.iter().map(|start| self.partition_start(*start));
+        for from in needed.chain([next]) {
             self.create_partition(client, parent, &from, &self.next_start(&from))?;
         }
-        Ok(middle.timestamp().as_second())
+        Ok(())
     }
 
     fn create_partition(

@@ -103,6 +103,28 @@ fn values_with_timestamps_are_inserted_into_earlier_partitions() {
 }
 
 #[test]
+fn values_older_than_the_retention_do_not_block_others() {
+    let Some(cluster) = cluster("expired values reach PostgreSQL") else { return };
+    let mut client = client(&cluster);
+    let retention = Duration::from_secs(86_400);
+    let mut postgres = backend(settings::PostgresSettings { retention, ..settings(&cluster) });
+    postgres.flush(&snapshot()).unwrap();
+    for (flush, age) in [(1, 3), (2, 5)] {
+        let mut late = snapshot_with_timed();
+        late.timestamp += flush;
+        late.timed[0].time -= age * 86_400;
+        postgres.flush(&Arc::new(late)).unwrap();
+    }
+    let rows =
+        "select count(*) from samples where name in ('jobs', 'load') and time >= '2026-03-01'";
+    assert_eq!(value(&mut client, rows), "6");
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+    postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + 86_400))).unwrap();
+    let expired = "select count(*) from samples where time < '2026-02-28'";
+    assert_eq!(value(&mut client, expired), "0", "dropped with the next partition");
+}
+
+#[test]
 fn events_and_service_checks_are_inserted() {
     let Some(cluster) = cluster("events arrive in PostgreSQL") else { return };
     let mut client = client(&cluster);
@@ -198,6 +220,24 @@ fn rows_survive_outage_without_duplicates() {
     let sql =
         "select string_agg(n::text, ' ') from (select count(*) n from samples group by time) x";
     assert_eq!(value(&mut client, sql), [VALUES; 3].join(" "));
+    assert_eq!(postgres.status().get("lost_values"), Some(0.0));
+}
+
+#[test]
+fn rows_survive_outage_over_several_partitions() {
+    let Some(mut cluster) = cluster("rows wait for days") else { return };
+    let mut postgres = backend(settings(&cluster));
+    postgres.flush(&snapshot()).unwrap();
+    cluster.kill().unwrap();
+    for day in [1, 3, 6] {
+        postgres.flush(&Arc::new(snapshot_at(TIMESTAMP + day * 86_400))).unwrap();
+    }
+    cluster.start().unwrap();
+    postgres.finish(Duration::from_secs(30)).unwrap();
+    let mut client = client(&cluster);
+    let sql = "select string_agg(date_part('day', time) || ': ' || n, ' ' order by time) \
+               from (select time, count(*) n from samples group by time) x";
+    assert_eq!(value(&mut client, sql), "1: 28 2: 28 4: 28 7: 28");
     assert_eq!(postgres.status().get("lost_values"), Some(0.0));
 }
 

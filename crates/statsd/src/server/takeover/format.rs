@@ -10,7 +10,8 @@
 //!               list of (label of a socket: text, packets, bytes, discarded, denied,
 //!               failed handshakes), backlog drops before the start,
 //!               sequences of forwarded batches: bytes
-//! SPOOL      := backend: text, number, transaction in doubt: option text,
+//! SPOOL      := backend: text, number, last one of this backend: bool,
+//!               transaction in doubt: option text,
 //!               list of starts of partitions: signed, content: byte, values, batch: bytes
 //! ```
 //!
@@ -210,9 +211,11 @@ const CONTENTS: [BatchContent; 3] =
 /// Returns the bodies of the SPOOL frames of one backend.
 pub(super) fn encode_spool(id: &BackendId, spool: BackendSpool) -> Vec<Vec<u8>> {
     let BackendSpool { mut in_doubt, mut partitions, .. } = spool;
-    let frames = spool.batches.into_iter().map(|batch| {
+    let count = spool.batches.len();
+    let frames = (1..).zip(spool.batches).map(|(number, batch)| {
         let mut out = Vec::new();
         id.write_to(&mut out);
+        out.write_bool(number == count);
         out.write_option(in_doubt.take(), |out, transaction| out.write_text(&transaction));
         let partitions = std::mem::take(&mut partitions);
         out.write_count(partitions.len());
@@ -226,9 +229,18 @@ pub(super) fn encode_spool(id: &BackendId, spool: BackendSpool) -> Vec<Vec<u8>> 
     frames.collect()
 }
 
-pub(super) fn decode_spool(bytes: &[u8]) -> Result<(BackendId, BackendSpool), HandoverFormatError> {
+/// A part of a backend's spool.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SpoolPart {
+    pub(super) id: BackendId,
+    /// Whether this is the last part of the backend's spool.
+    pub(super) is_last: bool,
+    pub(super) spool: BackendSpool,
+}
+
+pub(super) fn decode_spool(bytes: &[u8]) -> Result<SpoolPart, HandoverFormatError> {
     let mut from = BinaryReader::new(bytes);
-    let id = BackendId::read_from(&mut from)?;
+    let (id, is_last) = (BackendId::read_from(&mut from)?, from.bool()?);
     let in_doubt = from.option(|from| from.text().map(str::to_owned))?;
     let partitions = from.list(BinaryReader::signed)?;
     let content = CONTENTS.get(usize::from(from.byte()?)).copied();
@@ -236,7 +248,8 @@ pub(super) fn decode_spool(bytes: &[u8]) -> Result<(BackendId, BackendSpool), Ha
     let values = from.total()?;
     let batch = ValueBatch { bytes: from.bytes()?.to_vec(), values, content };
     from.finish()?;
-    Ok((id, BackendSpool { batches: vec![batch], in_doubt, partitions }))
+    let spool = BackendSpool { batches: vec![batch], in_doubt, partitions };
+    Ok(SpoolPart { id, is_last, spool })
 }
 
 #[cfg(test)]
@@ -296,11 +309,15 @@ mod tests {
         let batches = vec![batch(b"one"), batch(b"two")];
         let spool = BackendSpool { batches, in_doubt, partitions: vec![-5, 7] };
         let frames = encode_spool(&ids[1], spool);
-        let (id, first) = decode_spool(&frames[0]).unwrap();
-        assert_eq!((&id, first.in_doubt.as_deref()), (&ids[1], Some("77")));
-        assert_eq!((first.batches, first.partitions), (vec![batch(b"one")], vec![-5, 7]));
-        let (_, second) = decode_spool(&frames[1]).unwrap();
-        let expected = BackendSpool { batches: vec![batch(b"two")], ..BackendSpool::default() };
-        assert_eq!(second, expected);
+        let first = BackendSpool {
+            batches: vec![batch(b"one")],
+            in_doubt: Some("77".to_owned()),
+            partitions: vec![-5, 7],
+        };
+        let first = SpoolPart { id: ids[1].clone(), is_last: false, spool: first };
+        assert_eq!(decode_spool(&frames[0]), Ok(first));
+        let second = BackendSpool { batches: vec![batch(b"two")], ..BackendSpool::default() };
+        let second = SpoolPart { id: ids[1].clone(), is_last: true, spool: second };
+        assert_eq!(decode_spool(&frames[1]), Ok(second));
     }
 }

@@ -14,10 +14,11 @@ use howdah_net::takeover::{TakeoverFrame, is_same_user, receive_frame, send_fram
 use super::{
     BASE, CONNECTION, DONE, HELLO, LAST, MAGIC, PREPARED, READY, REFUSED, SOCKET, SOCKETS, SPOOL,
     STEP_TIMEOUT, TAKEN, TakeoverError, VERSION, closed,
-    format::{BaseBody, ConnectionBody, LastBody, SocketBody, decode_spool},
+    format::{BackendId, BaseBody, ConnectionBody, LastBody, SocketBody, SpoolPart, decode_spool},
     invalid, receive_body, unexpected,
 };
 use crate::{
+    backends::BackendSpool,
     flush::{KeyRegistry, handover},
     forwarding::SequenceTable,
     receiver::{InheritedConnection, InheritedSocket, InheritedSockets, PacketReceiver},
@@ -168,11 +169,25 @@ impl SpoolReceiver {
         // The old process delivers for as long as its settings allow.
         stream.set_read_timeout(None)?;
         thread::Builder::new().name("statsd-spools".into()).spawn(move || {
+            // The parts of one backend are adopted together, so that their order stays the same.
+            let mut parts: Option<(BackendId, BackendSpool)> = None;
             loop {
-                match receive_frame(&stream) {
+                let frame = receive_frame(&stream);
+                let is_spool = matches!(&frame, Ok(Some(frame)) if frame.kind == SPOOL);
+                if let Some((id, spool)) = parts.take_if(|_| !is_spool) {
+                    let _ = flush.send(FlushCommand::Adopt(id, spool));
+                }
+                match frame {
                     Ok(Some(TakeoverFrame { kind: SPOOL, body, .. })) => {
                         match decode_spool(&body) {
-                            Ok((id, spool)) => drop(flush.send(FlushCommand::Adopt(id, spool))),
+                            Ok(SpoolPart { id, is_last, spool }) => {
+                                let (_, all) =
+                                    parts.get_or_insert_with(|| (id, BackendSpool::default()));
+                                all.append(spool);
+                                if let Some((id, spool)) = parts.take_if(|_| is_last) {
+                                    let _ = flush.send(FlushCommand::Adopt(id, spool));
+                                }
+                            }
                             Err(error) => tracing::error!(%error, "values dropped"),
                         }
                     }

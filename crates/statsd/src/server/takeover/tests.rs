@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Default)]
 struct SharedLog {
     snapshots: Arc<Mutex<Vec<Arc<FlushSnapshot>>>>,
-    adopted: Arc<Mutex<Vec<ValueBatch>>>,
+    adopted: Arc<Mutex<Vec<BackendSpool>>>,
 }
 
 impl SharedLog {
@@ -75,11 +75,12 @@ impl MetricBackend for LoggingBackend {
         spool: &mut BackendSpool,
     ) -> Result<(), BackendError> {
         spool.batches.push(ValueBatch::new(std::mem::take(&mut self.spool), 1));
+        spool.batches.push(ValueBatch::new(b"later".to_vec(), 1));
         Ok(())
     }
 
     fn adopt(&mut self, spool: BackendSpool) {
-        self.log.adopted.lock().extend(spool.batches);
+        self.log.adopted.lock().push(spool);
     }
 
     fn exports_state(&self) -> bool {
@@ -169,7 +170,9 @@ fn new_server_continues_counts_connections_and_gauges() {
     stream.write_all(b"ts:8|c\n").unwrap();
     wait_for_packets(&new, 4);
     wait_until("the spool", TIMEOUT, || !log.adopted.lock().is_empty());
-    assert_eq!(log.adopted.lock()[0].bytes, b"spooled");
+    let batches = log.adopted.lock()[0].batches.iter().map(|batch| batch.bytes.clone()).collect();
+    let batches: Vec<Vec<u8>> = batches;
+    assert_eq!(batches, [&b"spooled"[..], b"later"], "in the same order");
     assert!(folder.path().join("stream").exists());
     assert_eq!(new.stop().undelivered, []);
     assert!(!folder.path().join("stream").exists(), "the new server owns the socket's file");
