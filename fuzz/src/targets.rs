@@ -23,6 +23,7 @@ pub mod sql;
 pub mod statsd;
 pub mod statsd_mapping;
 pub mod statsd_reply;
+pub mod statsd_rules;
 pub mod statsd_settings;
 pub mod top_recording;
 pub mod warm_image;
@@ -343,11 +344,22 @@ pub static TARGETS: &[Target] = &[
     },
     Target {
         name: "statsd-settings",
-        about: "settings of statsd servers: settings, or complaints about lines that are there",
+        about: "settings of statsd servers: settings that are equal after conversion, or complaints about lines \
+                that are there",
         run: statsd_settings::run,
         seeds: Seeds::Folder("statsd_settings"),
         words: statsd_settings::WORDS,
         memory: (1 << 20, 4096),
+        smoke: 400,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "statsd-rules",
+        about: "rules for names and tags, and lines: twice the same effect, and no metric without a name",
+        run: statsd_rules::run,
+        seeds: Seeds::Folder("statsd_rules"),
+        words: statsd_rules::FRAGMENTS,
+        memory: (4 << 20, 4096),
         smoke: 1000,
         ..Target::PLAIN
     },

@@ -22,6 +22,7 @@ mod shard;
 mod tests;
 mod timed;
 mod totals;
+mod weights;
 
 use std::sync::{
     Arc,
@@ -43,6 +44,7 @@ pub use self::{
     rejects::{RejectedLine, Rejects},
     shard::SampleShard,
     timed::{TimedSample, TimedValues},
+    weights::{SampleWeights, WeightTotals},
 };
 use crate::settings::StatsdSettings;
 

@@ -255,8 +255,9 @@ pub struct TimerMetric {
     /// The samples of the interval.
     pub samples: TimerSamples,
     /// All values since `since`, if a backend [requires](crate::backends::SnapshotRequirements)
-    /// them: in **seconds** for timers in milliseconds, otherwise as sent. Each value is weighted
-    /// by the mean inverse sample rate of its interval.
+    /// them: in **seconds** for timers in milliseconds, otherwise as sent. In the sum, each value
+    /// is divided by its sample rate; in the buckets, it is weighted by the mean inverse sample
+    /// rate of its interval.
     pub cumulative: Option<Arc<Sketch>>,
     /// Number of samples since `since`, each counted as the inverse of its rate, including this
     /// interval.
@@ -281,6 +282,8 @@ pub struct TimerSummary {
     pub upper: f64,
     /// Sum of the values, not divided by sample rates.
     pub sum: f64,
+    /// Sum of the values, each divided by its sample rate.
+    pub weighted_sum: f64,
     /// Sum of the squared values.
     pub sum_squares: f64,
     /// Arithmetic mean of the values.

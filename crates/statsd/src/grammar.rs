@@ -41,6 +41,9 @@ pub struct LineRules {
     pub origin: bool,
     /// Timestamps have an effect ([`SampleSink::timed_sample`]).
     pub timestamps: bool,
+    /// The value of a set is one member, which may contain `:`, and unknown fields are ignored
+    /// wherever they are: the DogStatsD dialect.
+    pub dogstatsd_values: bool,
     /// Types that are otherwise counters.
     pub types: ExtraTypes,
 }
@@ -55,6 +58,7 @@ impl LineRules {
             rates_for_counters_only: dialect == StatsdDialect::Perl,
             origin: settings.dogstatsd.origin.unwrap_or(is_dogstatsd),
             timestamps: settings.dogstatsd.timestamps.unwrap_or(is_dogstatsd),
+            dogstatsd_values: is_dogstatsd,
             types: settings.types,
         }
     }

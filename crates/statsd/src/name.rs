@@ -16,8 +16,9 @@ const EQUALS: char = '\u{1e}';
 /// A metric's key: `name` or `name;tag=value;tag2=value2`, sanitised or as it was sent.
 ///
 /// Two samples of one type are of the same metric if and only if their keys are equal; the order of
-/// tags matters, as in etsy's server. Cloning is cheap. There may be millions, which share their
-/// texts: a name takes 16 bytes, and its text exists once in all tables that refer to it.
+/// tags matters, as in etsy's server, but the DogStatsD dialect sorts them. Cloning is cheap. There
+/// may be millions, which share their texts: a name takes 16 bytes, and its text exists once in all
+/// tables that refer to it.
 #[derive(Clone)]
 pub struct MetricName {
     block: Arc<NameBlock>,
@@ -78,7 +79,7 @@ impl MetricName {
         &self.key()[self.base().len()..]
     }
 
-    /// Returns the tags in the order sent. A tag without `=` has an empty value.
+    /// Returns the tags in the order of the key. A tag without `=` has an empty value.
     pub fn tags(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         let tags = self.key().split(';').skip(1).filter(|tag| !tag.is_empty());
         tags.map(|tag| {

@@ -44,6 +44,11 @@ impl Sketch {
         }
     }
 
+    /// Adds `difference` to the sum, for values whose weights differ from those in the buckets.
+    pub fn add_to_sum(&mut self, difference: f64) {
+        self.sum += difference;
+    }
+
     /// Adds all samples of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.merge_weighted(other, 1.0);

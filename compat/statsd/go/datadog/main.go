@@ -1,4 +1,4 @@
-// Datadog's client: datadog TRANSPORT ADDRESS PREFIX
+// Datadog's client: datadog MODE TRANSPORT ADDRESS PREFIX
 package main
 
 import (
@@ -10,11 +10,21 @@ import (
 )
 
 func main() {
-	transport, address, prefix := os.Args[1], os.Args[2], os.Args[3]
+	mode, transport, address, prefix := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	if transport == "unixgram" {
 		address = "unixgram://" + address
 	}
-	client, err := statsd.New(address, statsd.WithNamespace(prefix), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection())
+	options := []statsd.Option{statsd.WithNamespace(prefix), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection()}
+	switch mode {
+	case "default": // counts, gauges and sets are aggregated
+	case "raw": // one line for each value, of which few fit into a packet
+		options = append(options, statsd.WithoutClientSideAggregation(), statsd.WithMaxMessagesPerPayload(3))
+	case "extended": // values of timers, histograms and distributions are packed, too
+		options = append(options, statsd.WithExtendedClientSideAggregation(), statsd.WithMaxBytesPerPayload(120))
+	default:
+		log.Fatalf("unknown mode %q", mode)
+	}
+	client, err := statsd.New(address, options...)
 	check(err)
 	for i := 0; i < 10; i++ {
 		check(client.Incr("hits", nil, 1))
@@ -37,6 +47,11 @@ func main() {
 	for _, user := range []string{"anna", "bob", "anna"} {
 		check(client.Set("users", user, nil, 1))
 	}
+	anHourAgo := time.Now().Add(-time.Hour)
+	for _, value := range []int64{2, 3} {
+		check(client.CountWithTimestamp("jobs", value, []string{"code:500"}, 1, anHourAgo))
+	}
+	check(client.GaugeWithTimestamp("load", 1.5, nil, 1, anHourAgo))
 	check(client.Close())
 }
 

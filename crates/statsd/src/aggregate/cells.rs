@@ -5,7 +5,7 @@ use std::mem;
 use hashbrown::HashSet;
 use md5::{Digest as _, Md5};
 
-use super::{MessageBuffer, MetricType, Rejects, TimedValues, keys::RawKey};
+use super::{MessageBuffer, MetricType, Rejects, SampleWeights, TimedValues, keys::RawKey};
 use crate::{
     grammar::TimingUnit,
     hyperloglog::HyperLogLog,
@@ -258,8 +258,8 @@ pub struct TimerCell {
     pub samples: Vec<f64>,
     /// A sketch of all samples once a limit is exceeded; `None` until then.
     pub sketched: Option<Box<Sketched>>,
-    /// Number of samples, each counted as the inverse of its rate.
-    pub count: f64,
+    /// Number and sum of the samples, each scaled by the inverse of its rate.
+    pub weights: SampleWeights,
     /// The unit of the last sample.
     pub unit: TimingUnit,
     /// Number of samples received, not scaled by their rates.
@@ -306,6 +306,20 @@ impl Sketched {
 }
 
 impl TimerCell {
+    /// Returns the number of samples received, each counted as 1.
+    pub fn sample_count(&self) -> u64 {
+        self.sketched.as_ref().map_or(self.samples.len() as u64, |sketched| sketched.samples)
+    }
+
+    /// Adds the weight of a sample that [`add`](Self::add) has not added yet.
+    #[inline]
+    pub(super) fn weigh(&mut self, value: f64, rate: f64) {
+        let Self { samples, sketched, weights, .. } = self;
+        weights.add(value, rate, || {
+            sketched.as_ref().map_or(samples.len() as u64, |sketched| sketched.samples)
+        });
+    }
+
     /// Adds a sample, stored exactly as long as `limits` allow. Updates `exact`, the number of
     /// exact samples in the shard.
     pub(super) fn add(
@@ -467,9 +481,11 @@ impl MetricCell for TimerCell {
     }
 
     fn reset(&mut self) {
-        let mut samples = mem::take(&mut self.samples);
+        let (mut samples, mut weights) =
+            (mem::take(&mut self.samples), mem::take(&mut self.weights));
         samples.clear();
-        *self = Self { samples, ..Self::default() };
+        weights.clear();
+        *self = Self { samples, weights, ..Self::default() };
     }
 }
 

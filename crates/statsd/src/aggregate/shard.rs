@@ -186,7 +186,7 @@ impl SampleShard {
             }
             SampleValue::Timing(value, unit) => {
                 let timer = interval.timers.touch(cell);
-                timer.count += 1.0 / rate;
+                timer.weigh(value, rate);
                 timer.add(value, unit, &self.limits, &mut interval.exact_samples);
             }
             SampleValue::Set(value) => {

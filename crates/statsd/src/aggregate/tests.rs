@@ -124,7 +124,8 @@ fn timer_with_excess_samples_becomes_sketch() {
     shard.apply_packet(b"t:1:2:3:4|ms|@0.5");
     let mut interval = shard.swap(ShardInterval::default());
     interval.timers.drain(|_, timer| {
-        assert_eq!((timer.samples.len(), timer.count, timer.hits), (0, 8.0, 4));
+        assert_eq!((timer.samples.len(), timer.hits), (0, 4));
+        assert_eq!(timer.weights.totals(4), WeightTotals { count: 8.0, excess: 10.0 });
         let sketched = timer.sketched.as_ref().unwrap();
         assert_eq!((sketched.samples, sketched.sum, sketched.sum_squares), (4, 10.0, 30.0));
         assert_eq!(sketched.range, Some((1.0, 4.0)));

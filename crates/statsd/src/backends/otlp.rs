@@ -239,17 +239,20 @@ fn distribution(timer: &TimerMetric, temporality: Temporality) -> Option<Arc<Ske
         return timer.cumulative.clone();
     }
     let summary = timer.summary.as_ref()?;
+    // Sample rates are not stored individually; weighting every sample equally keeps the total
+    // count right. The sum is exact.
+    let weight = summary.count / summary.samples.max(1) as f64;
+    let mut distribution = Sketch::default();
     match &timer.samples {
-        TimerSamples::Sketched(sketch) => Some(Arc::clone(sketch)),
+        TimerSamples::Sketched(sketch) if weight == 1.0 => return Some(Arc::clone(sketch)),
+        TimerSamples::Sketched(sketch) => distribution.merge_weighted(sketch, weight),
         TimerSamples::Exact(values) => {
-            // Sample rates are not stored individually; weighting every sample equally keeps the
-            // total count right.
-            let weight = summary.count / summary.samples.max(1) as f64;
-            let mut sketch = Sketch::default();
-            values.iter().for_each(|value| sketch.add(timer.unit.to_base(*value), weight));
-            Some(Arc::new(sketch))
+            values.iter().for_each(|value| distribution.add(timer.unit.to_base(*value), weight));
         }
     }
+    let difference = summary.weighted_sum - summary.sum * weight;
+    distribution.add_to_sum(timer.unit.to_base(difference));
+    Some(Arc::new(distribution))
 }
 
 struct PointTimes<'s> {

@@ -165,6 +165,7 @@ fn latency(since: SystemTime) -> TimerMetric {
             lower: 10.0,
             upper: 30.0,
             sum: 60.0,
+            weighted_sum: 60.0,
             sum_squares: 1400.0,
             mean: 20.0,
             median: 20.0,

@@ -12,7 +12,10 @@ use super::{
     TimerMetric, TimerSamples, messages, statistics::PrefixSums, timed,
 };
 use crate::{
-    MetricName, aggregate::Sketched, hyperloglog::HyperLogLog, settings::SetOverflow,
+    MetricName,
+    aggregate::{Sketched, WeightTotals},
+    hyperloglog::HyperLogLog,
+    settings::SetOverflow,
     sketch::Sketch,
 };
 
@@ -223,9 +226,11 @@ impl JoinableMetric for TimerMetric {
     }
 
     fn prepend(&mut self, earlier: &Self, joiner: &mut IntervalJoiner<'_>) {
-        let count =
-            [earlier, self].map(|timer| timer.summary.as_ref().map_or(0.0, |all| all.count));
-        let count = count[0] + count[1];
+        let weights = |timer: &Self| {
+            let all = timer.summary.as_ref()?;
+            Some(WeightTotals { count: all.count, excess: all.weighted_sum - all.sum })
+        };
+        let weights = weights(earlier).unwrap_or_default().and(weights(self).unwrap_or_default());
         let key = self.name.key();
         let rules = &joiner.calculation.rules;
         let exact = match (&earlier.samples, &self.samples) {
@@ -242,7 +247,7 @@ impl JoinableMetric for TimerMetric {
                 joiner.exact_left -= samples.len();
                 let scratch = &mut joiner.scratch;
                 (self.fields, self.summary) =
-                    rules.exact(key, &mut samples, count, joiner.seconds, scratch);
+                    rules.exact(key, &mut samples, weights, joiner.seconds, scratch);
                 self.samples = TimerSamples::Exact(samples.into());
             }
             None => {
@@ -250,7 +255,7 @@ impl JoinableMetric for TimerMetric {
                 earlier.add_to(&mut sketched);
                 self.add_to(&mut sketched);
                 (self.fields, self.summary) =
-                    rules.sketched(key, &sketched, self.unit, count, joiner.seconds);
+                    rules.sketched(key, &sketched, self.unit, weights, joiner.seconds);
                 self.samples = TimerSamples::Sketched(Arc::new(sketched.sketch));
             }
         }

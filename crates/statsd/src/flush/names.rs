@@ -72,8 +72,9 @@ impl KeyConversion {
 
     /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
     ///
-    /// Tags are appended in Graphite's format and in the order sent: `;name=value`. `tags` may end
-    /// in `|` and a container, which becomes the tag [`CONTAINER_TAG`]. With `sanitise`, characters
+    /// Tags are appended in Graphite's format, `;name=value`, in the order sent except in the
+    /// DogStatsD dialect. `tags` may end in `|` and a container, which becomes the tag
+    /// [`CONTAINER_TAG`]. With `sanitise`, characters
     /// invalid in Graphite are replaced or removed, also in tags, by the rules of the dialect.
     pub(super) fn canonical(self, name: &[u8], tags: &[u8], sanitise: bool) -> MetricName {
         let mut key = self.tags_in_name(String::from_utf8_lossy(name));
@@ -123,11 +124,17 @@ impl KeyConversion {
         MetricName::new(&key)
     }
 
-    /// Returns the tags after `|#`.
-    fn tag_list(self, tags: &str) -> impl Iterator<Item = &str> {
+    /// Returns the tags after `|#`. In DogStatsD their order has no meaning, so there they are
+    /// sorted and each exists once.
+    fn tag_list(self, tags: &str) -> Vec<&str> {
         let tags = if self.tags.dogstatsd { tags } else { "" };
         // Splitting an empty text would yield one empty tag.
-        tags.split(',').filter(move |_| !tags.is_empty())
+        let mut list: Vec<&str> = tags.split(',').filter(|_| !tags.is_empty()).collect();
+        if self.dialect == StatsdDialect::Dogstatsd {
+            list.sort_unstable();
+            list.dedup();
+        }
+        list
     }
 
     /// Converts tags in a name to Graphite's format, `name;tag=value`.
@@ -151,10 +158,11 @@ impl KeyConversion {
 /// The tag that a container becomes.
 pub(super) const CONTAINER_TAG: &str = "container_id";
 
-/// Returns the value of [`CONTAINER_TAG`]. Newer clients send `ci-` and the id, or `in-` and the
-/// number of an inode; older ones only the id.
+/// Returns the value of [`CONTAINER_TAG`]. Newer clients send `ci-` and the id, `in-` and the
+/// number of an inode, or both with a comma; older ones only the id.
 pub(super) fn container_id(container: &str) -> &str {
-    container.strip_prefix("ci-").unwrap_or(container)
+    let id = container.split(',').find_map(|part| part.strip_prefix("ci-"));
+    id.or_else(|| container.split(',').next()).unwrap_or(container)
 }
 
 /// Splits raw tags from the container.
@@ -361,7 +369,18 @@ mod tests {
         let all = TagStyles::default();
         assert_eq!(both(all, "a", "b:c|ci-83c"), "a;b=c;container_id=83c");
         assert_eq!(both(all, "a", "|in-7"), "a;container_id=in-7");
+        assert_eq!(both(all, "a", "|ci-83c,in-7"), "a;container_id=83c");
+        assert_eq!(both(all, "a", "|in-7,ci-83c"), "a;container_id=83c");
         assert_eq!(both(all, "a", "|x;y"), "a;container_id=x_y a;container_id=x\u{1f}y");
+    }
+
+    #[test]
+    fn order_of_dogstatsd_tags_has_no_meaning() {
+        let rules = of_dialect(StatsdDialect::Dogstatsd);
+        for tags in ["b:2,a:1,canary", "canary,b:2,a:1,b:2"] {
+            assert_eq!(rules.canonical(b"x", tags.as_bytes(), true).key(), "x;a=1;b=2;canary");
+            assert_eq!(rules.as_sent(b"x", tags.as_bytes()).key(), "x;a=1;b=2;canary");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::TimerSummary;
 use crate::{
-    aggregate::Sketched,
+    aggregate::{Sketched, WeightTotals},
     grammar::TimingUnit,
     js::JsNumber,
     settings::{Aggregation, Bin, HistogramRule},
@@ -80,25 +80,25 @@ impl TimerRules {
         }
     }
 
-    /// Sorts exact samples and calculates their statistics. `count` is their number, each counted
-    /// as the inverse of its rate, and `seconds` is the length of the interval.
+    /// Sorts exact samples and calculates their statistics. `seconds` is the length of the
+    /// interval.
     pub(super) fn exact(
         &self,
         key: &str,
         samples: &mut [f64],
-        count: f64,
+        weights: WeightTotals,
         seconds: f64,
         scratch: &mut PrefixSums,
     ) -> TimerStatistics {
         if samples.is_empty() {
-            return self.idle(count, seconds);
+            return self.idle(weights.count, seconds);
         }
         samples.sort_unstable_by(f64::total_cmp);
         scratch.fill(samples);
         let mean = scratch.sums[samples.len() - 1] / samples.len() as f64;
         let squares: f64 = samples.iter().fold(0.0, |sum, v| sum + (v - mean) * (v - mean));
         let exact = ExactSamples { samples, prefix: scratch };
-        self.calculate(key, &exact, count, seconds, (squares / samples.len() as f64).sqrt())
+        self.calculate(key, &exact, weights, seconds, (squares / samples.len() as f64).sqrt())
     }
 
     /// Calculates the statistics of sketched samples.
@@ -107,16 +107,16 @@ impl TimerRules {
         key: &str,
         samples: &Sketched,
         unit: TimingUnit,
-        count: f64,
+        weights: WeightTotals,
         seconds: f64,
     ) -> TimerStatistics {
         if samples.samples == 0 {
-            return self.idle(count, seconds);
+            return self.idle(weights.count, seconds);
         }
         let n = samples.samples as f64;
         let mean = samples.sum / n;
         let variance = (samples.sum_squares / n - mean * mean).max(0.0);
-        self.calculate(key, &SketchedSamples { samples, unit }, count, seconds, variance.sqrt())
+        self.calculate(key, &SketchedSamples { samples, unit }, weights, seconds, variance.sqrt())
     }
 
     fn idle(&self, count: f64, seconds: f64) -> TimerStatistics {
@@ -132,11 +132,11 @@ impl TimerRules {
         &self,
         key: &str,
         samples: &impl OrderedSamples,
-        count: f64,
+        weights: WeightTotals,
         seconds: f64,
         std: f64,
     ) -> TimerStatistics {
-        let n = samples.len();
+        let (n, count) = (samples.len(), weights.count);
         let percentiles = if self.fields { &self.percentiles[..] } else { &[] };
         let mut fields = Vec::new();
         if self.fields {
@@ -163,6 +163,7 @@ impl TimerRules {
             lower: samples.at(0),
             upper: samples.at(n - 1),
             sum,
+            weighted_sum: sum + weights.excess,
             sum_squares,
             mean: sum / n as f64,
             median,
@@ -342,7 +343,8 @@ mod tests {
     fn fields(settings: &Aggregation, samples: &[f64], count: f64) -> Vec<(String, f64)> {
         let rules = TimerRules::new(settings, true);
         let mut scratch = PrefixSums::default();
-        let (fields, _) = rules.exact("a.key", &mut samples.to_vec(), count, 10.0, &mut scratch);
+        let weights = WeightTotals { count, excess: 0.0 };
+        let (fields, _) = rules.exact("a.key", &mut samples.to_vec(), weights, 10.0, &mut scratch);
         fields.iter().map(|(name, value)| (name.to_string(), *value)).collect()
     }
 
@@ -440,8 +442,9 @@ mod tests {
         let mut sketched = Sketched::default();
         samples.iter().for_each(|value| sketched.add(*value, TimingUnit::Milliseconds));
         let rules = TimerRules::new(&settings, true);
+        let weights = WeightTotals { count: 10_000.0, excess: 0.0 };
         let (approximate, _) =
-            rules.sketched("a.key", &sketched, TimingUnit::Milliseconds, 10_000.0, 10.0);
+            rules.sketched("a.key", &sketched, TimingUnit::Milliseconds, weights, 10.0);
         assert_eq!(approximate.len(), exact.len());
         for ((name, value), (_, exact)) in approximate.iter().zip(&exact) {
             assert!((value / exact - 1.0).abs() < 0.02, "{name}: {value}, exactly {exact}");

@@ -128,6 +128,26 @@ fn deleted_idle_metrics_reappear_when_sent() {
 }
 
 #[test]
+fn sums_weigh_each_sample_by_its_own_rate() {
+    for exact_samples in [100, 1] {
+        let limits = StatsdLimits { exact_samples, ..StatsdLimits::default() };
+        let mut server = TestRegistry::new(&StatsdSettings { limits, ..StatsdSettings::default() });
+        server.send("t:4000|ms\nt:1000|ms|@0.5\nt:3000|ms|@0.25");
+        server.shards[1].lock().apply_packet(b"t:2000|ms|@0.5\nt:2000|ms");
+        // Unsampled after an interval with rates.
+        for (packet, sum, total) in [("", 24.0, 24.0), ("t:7000|ms", 7.0, 31.0)] {
+            server.send(packet);
+            let timer = server.flush().timers[0].clone();
+            let summary = timer.summary.unwrap();
+            assert_eq!(summary.weighted_sum, 1000.0 * sum, "{exact_samples}");
+            let cumulative = timer.cumulative.unwrap();
+            assert!((cumulative.sum() - total).abs() < 1e-9, "{}", cumulative.sum());
+            assert_eq!(cumulative.count(), if total == sum { 10.0 } else { 11.0 });
+        }
+    }
+}
+
+#[test]
 fn gauges_change_and_persist() {
     let mut server = TestRegistry::with(Aggregation::default());
     server.send("a:333|g\na:-10|g\nb:-5|g");
@@ -287,6 +307,7 @@ fn joined_interval_combines_both() {
     let timer = joined.timers.iter().find(|timer| timer.name.key() == "t").unwrap();
     let summary = timer.summary.clone().unwrap();
     assert_eq!((summary.samples, summary.count, summary.sum, summary.upper), (3, 4.0, 6.0, 3.0));
+    assert_eq!(summary.weighted_sum, 8.0);
     assert!(timer.fields.contains(&("count_ps".into(), 0.2)), "{:?}", timer.fields);
     assert_eq!(gauges(&joined), [("g", 7.0)]);
     assert_eq!(

@@ -206,7 +206,7 @@ impl<'p> LineContext<'p> {
     fn values(&self, text: &'p [u8], sink: &mut impl SampleSink) {
         let (mut packed, mut start) = (0, 0);
         loop {
-            let end = segment_end(text, start);
+            let end = segment_end(text, start, self.rules);
             if let Some(bar) = memchr(b'|', &text[start..end]) {
                 self.typed(&text[packed..start + bar], &text[start + bar + 1..end], sink);
                 packed = end + 1;
@@ -233,13 +233,16 @@ impl<'p> LineContext<'p> {
                 return values.split(|byte| *byte == b':').for_each(|_| self.bad(reason, sink));
             }
         };
+        if kind == ValueType::Set && self.rules.dogstatsd_values {
+            return self.value(values, kind, fields, sink);
+        }
         for value in values.split(|byte| *byte == b':') {
             self.value(value, kind, fields, sink);
         }
     }
 
     /// Reads the fields after a type. As in etsy's server, an unknown field is an error only
-    /// directly after the type.
+    /// directly after the type; in DogStatsD it never is, because newer clients may send it.
     fn fields(
         &self,
         list: impl Iterator<Item = &'p [u8]>,
@@ -248,7 +251,7 @@ impl<'p> LineContext<'p> {
         let mut fields = self.fields;
         for (at, field) in list.enumerate() {
             match fields.read(field, self.rules, sink)? {
-                false if at > 0 => {}
+                false if at > 0 || self.rules.dogstatsd_values => {}
                 false if field.trim_ascii().is_empty() => return Err(RejectReason::BadRate),
                 false => return Err(RejectReason::UnknownField),
                 true => {}
@@ -327,14 +330,15 @@ impl<'p> LineContext<'p> {
 }
 
 /// Returns the end of the segment that starts at `start`: the next `:` that is not part of a field
-/// such as `|c:container`. Such fields follow a type, so they come after the segment's second `|`.
-fn segment_end(text: &[u8], start: usize) -> usize {
+/// such as `|c:container`. Such fields follow a type, so they come after the segment's second
+/// `|`. In DogStatsD, every field but a rate or a timestamp may contain `:`.
+fn segment_end(text: &[u8], start: usize, rules: LineRules) -> usize {
     let mut from = start;
     while let Some(colon) = memchr(b':', &text[from..]).map(|at| from + at) {
         let segment = &text[start..colon];
         let last = memrchr(b'|', segment).map(|bar| (&segment[..bar], &segment[bar + 1..]));
         match last {
-            Some((before, b"c" | b"e" | b"card")) if memchr(b'|', before).is_some() => {
+            Some((before, field)) if has_colon(field, rules) && memchr(b'|', before).is_some() => {
                 match memchr(b'|', &text[colon..]) {
                     Some(bar) => from = colon + bar,
                     None => return text.len(),
@@ -344,6 +348,15 @@ fn segment_end(text: &[u8], start: usize) -> usize {
         }
     }
     text.len()
+}
+
+/// Whether a `:` after the beginning of a field is part of the field.
+fn has_colon(start: &[u8], rules: LineRules) -> bool {
+    match start {
+        b"c" | b"e" | b"card" => true,
+        [b'@' | b'T', ..] => false,
+        _ => rules.dogstatsd_values,
+    }
 }
 
 fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {

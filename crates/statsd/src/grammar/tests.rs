@@ -279,6 +279,21 @@ fn dogstatsd_dialect_reads_timestamps() {
 }
 
 #[test]
+fn dogstatsd_dialect_reads_sets_and_fields_of_newer_clients() {
+    let parse = |text: &str| parse_as(StatsdDialect::Dogstatsd, text.as_bytes());
+    assert_eq!(parse("a:fe80::1|s|@0.5"), ["a member fe80::1 rate 0.5"]);
+    assert_eq!(parse("a:|s"), ["a member 0"]);
+    assert_eq!(
+        parse("a:1:2|c|x:y:z|@0.5|#t"),
+        ["a count 1 tags t rate 0.5", "a count 2 tags t rate 0.5"]
+    );
+    assert_eq!(parse("a:1|c|0.1"), ["a count 1"]);
+    assert_eq!(parse("a:1|c|"), ["a count 1"]);
+    // Other servers' packed values with their types are read, too.
+    assert_eq!(parse("a:1|c:2|ms"), ["a count 1", "a Milliseconds 2"]);
+}
+
+#[test]
 fn types_of_other_servers_are_counters_unless_turned_on() {
     let lines = "k:5|kv\nt:9|C|@0.1\nm:2|m";
     assert_eq!(parse(lines), ["k count 5", "t count 9 rate 0.1", "m count 2"]);

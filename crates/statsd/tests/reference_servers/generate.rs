@@ -25,16 +25,16 @@ impl PacketGenerator {
     }
 
     /// A line that statsd_exporter and this server interpret in the same way. A name has one type,
-    /// because the exporter drops values of another one, and a timer one rate.
+    /// because the exporter drops values of another one.
     pub(crate) fn exporter_line(&mut self) -> String {
         let number = self.random_below(30);
         let tags = self.pick(&["", "", "|#env:prod", "|#code:200,path:a-b", "|#zone:é x"]);
         let tenths = self.random_below(5000) as f64 / 10.0;
         match self.random_below(12) {
             0 => format!("gauge.{number}:{}{tenths}|g{tags}", self.pick(&["", "", "+", "-"])),
-            1 => format!("timer/{number}:{tenths}|ms{}{tags}", rate_of(number)),
-            2 => format!("size.{number}:{tenths}:1:2.5|h{}{tags}", rate_of(number)),
-            3 => format!("9share.{number}:{tenths}|d{}{tags}", rate_of(number)),
+            1 => format!("timer/{number}:{tenths}|ms{}{tags}", self.whole_rate()),
+            2 => format!("size.{number}:{tenths}:1:2.5|h{}{tags}", self.whole_rate()),
+            3 => format!("9share.{number}:{tenths}|d{}{tags}", self.whole_rate()),
             4 => format!("count.{number}:1|c:{tenths}|c:2|c{}", self.whole_rate()),
             5 => self.pick(&["", "count.1", "count.1:", "count.1:1", "count.1:x|c", ":1|c"]).into(),
             6 => format!("count.{number},env=prod:3|c"),
@@ -56,6 +56,145 @@ impl PacketGenerator {
             5 => self.pick(&["", "count.1", "count.1:1", "count.1:x|c"]).to_owned(),
             _ => format!("co unt.{key}:{}|c{}{tags}", tenths.floor(), self.whole_rate()),
         }
+    }
+
+    /// A line of DogStatsD's protocol, and sometimes one with a mistake. `now` is the latest time,
+    /// in seconds since 1970.
+    pub(crate) fn dogstatsd_line(&mut self, now: u64) -> String {
+        match self.random_below(20) {
+            0 => self.dogstatsd_event(now),
+            1 => self.dogstatsd_check(now),
+            2 => self
+                .pick(&[
+                    "",
+                    "a",
+                    "a:",
+                    "a:1",
+                    ":1|c",
+                    "a:x|c",
+                    "a|c",
+                    "a:1|c|@x",
+                    "_e{1,1}:a",
+                    "a:1|c|@-1",
+                    "a:1|c|T",
+                    "a:1|c|T0",
+                    "a:1:x:2|c",
+                    "a:1::2|h",
+                    "a:nan|g",
+                    "_e{0,1}:|a",
+                    "_e{2,1}:a|b",
+                    "_sc|a",
+                    "_sc|a|4",
+                    "_sc||0",
+                    "_e{1,1}:a|bc",
+                ])
+                .to_owned(),
+            _ => self.dogstatsd_metric(now),
+        }
+    }
+
+    fn dogstatsd_metric(&mut self, now: u64) -> String {
+        let number = self.random_below(15);
+        let kind = self.pick(&["c", "c", "g", "ms", "h", "d", "s"]);
+        let mut fields = Vec::new();
+        // Tags of gauges are written in one way, and a timer has one rate, because others are
+        // intended differences.
+        let tags = match kind {
+            "g" => self.pick(&["", "", "#env:prod", "#a.b,env:x-y/z:1"]),
+            _ => self.pick(&[
+                "",
+                "#env:prod",
+                "#b:2,a:1,c",
+                "#a:1,c,b:2",
+                "#c,a:1,c,b:2",
+                "#url:http://x",
+            ]),
+        };
+        fields.push(tags.to_owned());
+        let is_timed = matches!(kind, "c" | "g") && self.random_below(5) == 0;
+        if is_timed {
+            fields.push(format!("T{}", now - self.random_below(4) * 300));
+        } else {
+            let rate = match kind {
+                "ms" | "h" | "d" => rate_of(number),
+                _ => self.pick(&["", "", "|@0.5", "|@0.25", "|@1", "|@1e-1", "|@.2"]),
+            };
+            fields.push(rate.trim_start_matches('|').to_owned());
+        }
+        let containers = match kind {
+            "g" => &["c:ci-83c0a9", "c:in-4026531835"][..],
+            _ => &["c:83c0a9", "c:ci-83c0a9", "c:in-4026531835", "c:ci-83c0a9,in-7", "c:in-7,ci-9"],
+        };
+        if self.random_below(3) == 0 {
+            fields.push(self.pick(containers).to_owned());
+        }
+        fields.push(self.pick(&["", "", "", "e:it-false,cn-nginx,pu-75a2b6d5"]).to_owned());
+        fields.push(self.pick(&["", "", "card:low", "card:orchestrator", "card:none"]).to_owned());
+        fields.push(self.pick(&["", "", "", "z", "x:later", "0.5"]).to_owned());
+        fields.retain(|field| !field.is_empty());
+        // Fields may come in any order.
+        for at in (1..fields.len()).rev() {
+            fields.swap(at, self.random_below(at as u64 + 1) as usize);
+        }
+        let value = if kind == "s" {
+            self.pick(&["ann", "bob", "7", "fe80::1", "a b", "ünï", "1:2"]).to_owned()
+        } else {
+            let count = self.random_below(8).saturating_sub(4).max(1);
+            let values: Vec<String> = (0..count).map(|_| self.dogstatsd_number(kind)).collect();
+            values.join(":")
+        };
+        let fields: String = fields.iter().map(|field| format!("|{field}")).collect();
+        format!("{}.name_{number}:{value}|{kind}{fields}", kind.to_uppercase())
+    }
+
+    fn dogstatsd_number(&mut self, kind: &str) -> String {
+        let sign = if kind == "ms" { "" } else { self.pick(&["", "", "", "-", "+"]) };
+        let exponent = self.pick(&["", "", "", "", "", "e2", "E-3", "e+1"]);
+        let tenths = self.random_below(100_000);
+        match self.random_below(4) {
+            0 => format!("{sign}{tenths}{exponent}"),
+            1 => format!("{sign}{}.{}{exponent}", tenths / 10, tenths % 10),
+            2 => format!("{sign}.{tenths}"),
+            _ => format!("{sign}{}", tenths % 10),
+        }
+    }
+
+    fn dogstatsd_event(&mut self, now: u64) -> String {
+        let title = self.pick(&["Deploy", "Größe", "a|b", "two\\nlines", "}:,{", "_sc|x|0"]);
+        let text = self.pick(&["", "all servers", "first\\nsecond", "x|y|#z:1", "é", "p:low"]);
+        let options = [
+            self.pick(&["", "p:low", "p:normal", "p:high"]).to_owned(),
+            self.pick(&["", "t:info", "t:success", "t:warning", "t:error", "t:bad"]).to_owned(),
+            self.pick(&["", "", "k:deploys"]).to_owned(),
+            self.pick(&["", "", "s:shop"]).to_owned(),
+        ];
+        let options = self.message_options(now, options.into());
+        format!("_e{{{},{}}}:{title}|{text}{options}", title.len(), text.len())
+    }
+
+    fn dogstatsd_check(&mut self, now: u64) -> String {
+        let name = self.pick(&["db.up", "Redis connection", "a:b"]);
+        let status = self.random_below(4);
+        let options = self.message_options(now, Vec::new());
+        let message = self.pick(&["", "|m:timed out after 10s", "|m:a: b"]);
+        format!("_sc|{name}|{status}{options}{message}")
+    }
+
+    /// Optional fields of events and service checks, in any order.
+    fn message_options(&mut self, now: u64, mut options: Vec<String>) -> String {
+        if self.random_below(2) == 0 {
+            options.push(format!("d:{}", now - self.random_below(1000)));
+        }
+        options.push(self.pick(&["", "h:web1", "h:web-2.example.org"]).to_owned());
+        options.push(self.pick(&["", "#env:prod", "#b:2,a:1,url:http://x"]).to_owned());
+        options.push(self.pick(&["", "", "c:ci-83c0a9", "c:83c0a9"]).to_owned());
+        options
+            .push(self.pick(&["", "", "e:it-false,cn-nginx", "card:none", "z:later"]).to_owned());
+        options.retain(|option| !option.is_empty());
+        for at in (1..options.len()).rev() {
+            options.swap(at, self.random_below(at as u64 + 1) as usize);
+        }
+        options.iter().map(|option| format!("|{option}")).collect()
     }
 
     /// Nothing, or a rate whose inverse is a whole number.

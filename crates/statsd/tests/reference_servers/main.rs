@@ -1,8 +1,9 @@
 //! Sends the same input to this server and to reference servers, and compares the output.
 //!
 //! This file compares flushes with etsy's server from npm; `management` compares sessions at the
-//! management ports of etsy's and of the Perl server, `exporter` scrapes of statsd_exporter, and
-//! `gostatsd` the lines that gostatsd sends to Graphite.
+//! management ports of etsy's and of the Perl server, `exporter` scrapes of statsd_exporter,
+//! `gostatsd` the lines that gostatsd sends to Graphite, and `dogstatsd` what a backend receives
+//! with a model of DogStatsD's documented protocol, because Datadog's server needs an account.
 //!
 //! Intended differences are listed in [`DIVERGENCES`], and a test checks that each exists. Requires
 //! node and npm; without them the tests print a message and pass, unless `HOWDAH_REQUIRE_NPM` is
@@ -10,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::panic, reason = "tests")]
 
+mod dogstatsd;
 mod etsy;
 mod exporter;
 mod generate;

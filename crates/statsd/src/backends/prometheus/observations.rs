@@ -50,14 +50,14 @@ impl TimerObservations {
         }
     }
 
-    /// Adds the samples of an interval. Sample rates are not stored individually; weighting every
-    /// sample equally keeps the total count right.
+    /// Adds the samples of an interval. Sample rates are not stored individually: count and sum are
+    /// exact, and weighting every sample equally keeps the total count of the buckets right.
     pub(super) fn add(&mut self, timer: &TimerMetric, scale: f64, now: SystemTime) {
         let per_base = timer.unit.per_base();
         let Some(summary) = &timer.summary else { return };
         let weight = summary.count / summary.samples.max(1) as f64;
         self.count += summary.count;
-        self.sum += summary.sum * weight / per_base * scale;
+        self.sum += summary.weighted_sum / per_base * scale;
         match self.observing.observer {
             ObserverType::Histogram => {
                 let bounds = Arc::clone(&self.observing);

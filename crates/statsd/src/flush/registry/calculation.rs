@@ -85,11 +85,12 @@ fn timers(
     table.for_each_sorted(|entry| {
         let key = entry.name.key();
         let state = &mut entry.state;
+        let weights = state.weight_totals();
         let (fields, summary) = match &state.sketched {
-            Some(samples) => rules.sketched(key, samples, state.unit, state.count, *seconds),
-            None => rules.exact(key, &mut state.samples, state.count, *seconds, scratch),
+            Some(samples) => rules.sketched(key, samples, state.unit, weights, *seconds),
+            None => rules.exact(key, &mut state.samples, weights, *seconds, scratch),
         };
-        state.count_total += state.count;
+        state.count_total += weights.count;
         state.sum_total += summary.as_ref().map_or(0.0, |summary| summary.sum);
         if *distributions {
             state.distribute();

@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    aggregate::{GaugeCell, SetCell, Sketched, TimerCell},
+    aggregate::{GaugeCell, SampleWeights, SetCell, Sketched, TimerCell, WeightTotals},
     grammar::TimingUnit,
     hyperloglog::HyperLogLog,
     settings::{SetOverflow, StatsdLimits},
@@ -21,7 +21,7 @@ pub(crate) struct CounterState {
 pub(crate) struct TimerState {
     pub(crate) samples: Vec<f64>,
     pub(crate) sketched: Option<Box<Sketched>>,
-    pub(super) count: f64,
+    pub(super) weights: SampleWeights,
     pub(super) unit: TimingUnit,
     pub(super) cumulative: Option<Arc<Sketch>>,
     pub(super) count_total: f64,
@@ -111,11 +111,11 @@ impl TimerState {
         self.samples.clear();
         self.samples.shrink_to(capacity);
         self.sketched = None;
-        self.count = 0.0;
+        self.weights.clear();
     }
 
     pub(super) fn absorb(&mut self, cell: &mut TimerCell, exact_max: usize) {
-        self.count += cell.count;
+        self.weights.merge(self.sample_count(), &cell.weights, cell.sample_count());
         if self.samples.is_empty() && self.sketched.is_none() {
             self.unit = cell.unit;
             mem::swap(&mut self.samples, &mut cell.samples);
@@ -135,17 +135,31 @@ impl TimerState {
         }
     }
 
+    /// Returns the number of samples received, each counted as 1.
+    pub(super) fn sample_count(&self) -> u64 {
+        self.sketched.as_ref().map_or(self.samples.len() as u64, |sketched| sketched.samples)
+    }
+
+    /// Returns number and sum of the samples, scaled by their rates.
+    pub(super) fn weight_totals(&self) -> WeightTotals {
+        self.weights.totals(self.sample_count())
+    }
+
     /// Adds the interval to the cumulative distribution. Rates of single samples are not stored, so
-    /// each sample is weighted by its share of the scaled count.
+    /// in the buckets each sample is weighted by its share of the scaled count.
     pub(super) fn distribute(&mut self) {
+        let (totals, samples) = (self.weight_totals(), self.sample_count());
+        let weight = totals.count / samples.max(1) as f64;
         let cumulative = Arc::make_mut(self.cumulative.get_or_insert_default());
-        if let Some(sketched) = &self.sketched {
-            let weight = self.count / (sketched.samples.max(1)) as f64;
-            return cumulative.merge_weighted(&sketched.sketch, weight);
-        }
-        let weight = self.count / self.samples.len().max(1) as f64;
-        for value in &self.samples {
-            cumulative.add(self.unit.to_base(*value), weight);
-        }
+        let sum = if let Some(sketched) = &self.sketched {
+            cumulative.merge_weighted(&sketched.sketch, weight);
+            sketched.sum
+        } else {
+            for value in &self.samples {
+                cumulative.add(self.unit.to_base(*value), weight);
+            }
+            self.samples.iter().sum()
+        };
+        cumulative.add_to_sum(self.unit.to_base(totals.excess - sum * (weight - 1.0)));
     }
 }
