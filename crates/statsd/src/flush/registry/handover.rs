@@ -16,7 +16,8 @@
 //! cells    := list of (key: text, key as sent: option text if it differs, cell)
 //! rejects  := list of (reason: text, count), list of (reason: text, line: text)
 //!
-//! counter  := f64 value             timer := unit: byte, f64 count, samples
+//! counter  := f64 value             timer := unit: byte, weights, samples
+//! weights  := option (f64 count, f64 excess of the sum), without rates none
 //! samples  := 0, list of f64 | 1, sketch, samples, f64 sum, f64 squares, range
 //! gauge    := option (stamp, f64) last absolute value, list of (stamp, f64) changes
 //! set      := members: list of bytes, estimate: option bytes, refused samples
@@ -46,7 +47,8 @@ use crate::{
     MetricName,
     aggregate::{
         CellTable, CounterCell, GaugeCell, InheritedTotals, KINDS, MetricType, RejectedLine,
-        Rejects, SetCell, ShardInterval, Sketched, TimedSample, TimedValues, TimerCell,
+        Rejects, SampleWeights, SetCell, ShardInterval, Sketched, TimedSample, TimedValues,
+        TimerCell,
     },
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{names::KeyPair, table::MetricTable},
@@ -500,7 +502,7 @@ impl HandedOver for CounterState {
 impl HandedOver for TimerState {
     fn write_to(&self, out: &mut Vec<u8>) {
         write_unit(out, self.unit);
-        out.write_f64(self.count);
+        self.weights.write_to(out);
         write_samples(out, &self.samples, self.sketched.as_deref());
         out.write_option(self.cumulative.as_ref(), |out, sketch| sketch.write_to(out));
         out.write_f64(self.count_total);
@@ -510,12 +512,12 @@ impl HandedOver for TimerState {
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
         let unit = read_unit(from)?;
-        let count = from.f64()?;
+        let weights = SampleWeights::read_from(from)?;
         let (samples, sketched) = read_samples(from)?;
         Ok(Self {
             samples,
             sketched,
-            count,
+            weights,
             unit,
             cumulative: from.option(Sketch::read_from)?.map(Arc::new),
             count_total: from.f64()?,
@@ -567,16 +569,16 @@ impl HandedOver for CounterCell {
 impl HandedOver for TimerCell {
     fn write_to(&self, out: &mut Vec<u8>) {
         write_unit(out, self.unit);
-        out.write_f64(self.count);
+        self.weights.write_to(out);
         write_samples(out, &self.samples, self.sketched.as_deref());
         out.write_varint(self.hits.into());
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
         let unit = read_unit(from)?;
-        let count = from.f64()?;
+        let weights = SampleWeights::read_from(from)?;
         let (samples, sketched) = read_samples(from)?;
-        Ok(Self { samples, sketched, count, unit, hits: from.number()? })
+        Ok(Self { samples, sketched, weights, unit, hits: from.number()? })
     }
 }
 
@@ -868,7 +870,7 @@ mod tests {
         "hits:3|c|@0.1\nt:1:2.5|ms\nd:7|d\ng:5|g\ng:+1.5|g\nu:ann|s\nu:bob|s\nbad\na/b:1|c\na-b:2|c\n\
          t/d:1|c|T15\nt/d:4|g|T16\nk:1|kv\nall:100|C\n_e{2,1}:up|x|d:5\nmany:1|s\nmany:2|s\nmany:3|s\n\
          gone.a:1|c\nold.a:2|c\nteam.a:1|c\nteam.b:2|c\nteam.c:4|c\ncut.a:1|g\ncut.b:2|g",
-        "hits:0.1|c\nt:4|ms\ng:-2|g\nu:ann|s\nu:eve|s\nonly.delta:+3|g\nr\u{e9}s:1|c\nmany:4|s\n\
+        "hits:0.1|c\nt:4|ms|@0.5\ng:-2|g\nu:ann|s\nu:eve|s\nonly.delta:+3|g\nr\u{e9}s:1|c\nmany:4|s\n\
          t/d:2|c|T15\nt/d:6|g|T16\nk:2|kv\nall:130|C\n_sc|db|1|d:6\nmany:1|s\nmany:5|s\nmany:6|s\n\
          gone.a:1|c\ngone.b:1|ms\nold.a:2|c\nteam.c:8|c\nteam.d:16|c\ncut.b:3|g\ngone.t:1|c|T15",
         "hits:1|c\nnew:1|c\ng:9|g\nt:3|ms\na/b:1|c\nt/d:8|c|T15\nall:131|C\nmany:7|s\ngone.b:1|ms\n\

@@ -240,7 +240,7 @@ pub(super) fn export(registry: &mut KeyRegistry, timed: &[TimedMetric]) -> Vec<M
         is_used.then(|| TimerCell {
             samples: state.samples.clone(),
             sketched: state.sketched.clone(),
-            count: state.count,
+            weights: state.weights.clone(),
             unit: state.unit,
             hits: hits.max(1),
         })
@@ -396,7 +396,7 @@ mod tests {
     const PACKETS: [&str; 3] = [
         "hits:3|c|@0.1\nt:1:2.5|ms\nd:7|d\ng:5|g\ng:+1.5|g\nu:ann|s\nu:bob|s\nbad\na/b:1|c\na-b:2|c\n\
          k:1|kv\nall:100|C\nmany:1|s\nmany:2|s\nmany:3|s\n_e{2,1}:up|x|d:5",
-        "hits:0.1|c\nt:4|ms\ng:-2|g\nu:ann|s\nu:eve|s\nonly.delta:+3|g\nr\u{e9}s:1|c\nall:130|C\n\
+        "hits:0.1|c\nt:4|ms|@0.5\ng:-2|g\nu:ann|s\nu:eve|s\nonly.delta:+3|g\nr\u{e9}s:1|c\nall:130|C\n\
          many:1|s\nmany:2|s\nmany:4|s\n_sc|db|1|d:6",
         "hits:1|c\nnew:1|c\ng:9|g\nt:3|ms\na/b:1|c\nmany:5|s",
     ];
