@@ -104,11 +104,13 @@ statsd-clients: ## Run statsd clients of six languages against the statsd server
 	$(CARGO) build --package howdah $(FULL)
 	compat/statsd/run
 
-receivers: setup ## Build an OpenTelemetry collector and statsd_exporter (needs Go, takes minutes) and run the tests of statsd and of exported metrics against every receiver and server.
+receivers: setup ## Install an OpenTelemetry collector, statsd_exporter (needs Go) and Kafka (needs Maven, Java 17), and run the tests of statsd and of exported metrics against every receiver and server.
 	mkdir -p target/tools/receivers/usr/bin
 	cd scripts/otel-receiver && go build -trimpath -ldflags="-s -w" -o ../../target/tools/receivers/usr/bin/otel-receiver .
 	GOBIN=$(CURDIR)/target/tools/receivers/usr/bin go install github.com/prometheus/statsd_exporter@$(STATSD_EXPORTER)
-	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --test receivers --test reference_servers
+	mvn --quiet --batch-mode -f scripts/kafka-receiver/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory=$(CURDIR)/target/tools/receivers/usr/share/kafka
+	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --package howdah-statsd --features kafka --test receivers --test reference_servers
 	HOWDAH_RECEIVERS_REQUIRED=1 $(CARGO) test --workspace $(FULL) --test it -- monitoring::collector
 
 # Tests of the same name use DuckDB in `make test`: Spark takes 600 MB and minutes.

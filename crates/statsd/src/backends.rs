@@ -13,7 +13,10 @@ mod forward;
 mod graphite;
 mod http;
 mod influx;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod messages;
+mod metric_json;
 mod otlp;
 mod outbox;
 mod postgres;
@@ -32,6 +35,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+#[cfg(feature = "kafka")]
+pub use self::kafka::{KafkaBackend, KafkaSetupError};
 pub use self::{
     console::ConsoleOutput,
     exec::ExecBackend,

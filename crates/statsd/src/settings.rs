@@ -24,13 +24,15 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+#[cfg(not(feature = "kafka"))]
+pub(crate) use self::backends::KAFKA_MISSING;
 pub use self::{
     backends::{
         BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, ForwardSettings,
-        GraphiteProtocol, GraphiteSettings, HostAndPort, InfluxSettings, ObserverType,
-        OtlpSettings, Partition, PostgresCopyFormat, PostgresSettings, PrometheusNames,
-        PrometheusSettings, ProxyNodeSettings, ProxySettings, RemoteWriteSettings,
-        RepeaterProtocol, RepeaterSettings, Temporality, WebhookSettings,
+        GraphiteProtocol, GraphiteSettings, HostAndPort, InfluxSettings, KafkaFormat,
+        KafkaSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat, PostgresSettings,
+        PrometheusNames, PrometheusSettings, ProxyNodeSettings, ProxySettings, RemoteWriteSettings,
+        RepeaterProtocol, RepeaterSettings, SaslMechanism, Temporality, WebhookSettings,
     },
     input::{DogstatsdSettings, ExtraTypes, TagStyles},
     limits::{ExcessAction, PrefixLimit},

@@ -286,6 +286,7 @@ fn read_text(
     let variable = |name: &str| std::env::var(name).ok();
     let read = StatsdSettings::read_with(text, path, &host(), &variable)?;
     check_programs(&read.settings, path, metadata)?;
+    check_features(&read.settings, path)?;
     Ok(read)
 }
 
@@ -308,6 +309,16 @@ fn check_programs(
     let hint = format!("run `chown root {file}; chmod go-w {file}`, or start it as another user");
     let problem = settings::Diagnostic::new(path, 0, "backends.exec", why).with_hint(hint);
     Err(settings::SettingsErrors(vec![problem]))
+}
+
+/// Checks that this program was built with all backends that the settings name.
+fn check_features(settings: &StatsdSettings, path: &Path) -> Result<(), settings::SettingsErrors> {
+    match settings.backends.missing() {
+        Some((key, why)) => {
+            Err(settings::SettingsErrors(vec![settings::Diagnostic::new(path, 0, key, why)]))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Applies options of the command line, which override the settings.

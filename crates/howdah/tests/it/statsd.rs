@@ -183,6 +183,25 @@ fn unknown_keys_are_warnings_unless_the_check_is_strict() {
 }
 
 #[test]
+fn check_names_backend_that_was_not_built() {
+    let folder = tempfile::tempdir().unwrap();
+    let section = "[[statsd.backends.kafka]]\nbrokers = ['localhost:9092']\ntopic = 't'\n";
+    fs::write(folder.path().join("statsd.toml"), section).unwrap();
+    let words = ["statsd", "--check", "-c", "statsd.toml"];
+    let code = if cfg!(feature = "kafka") { 0 } else { 3 };
+    let output = howdah(folder.path()).args(words).assert().code(code);
+    let messages = text(&output.get_output().stdout);
+    let is_named = messages.contains("statsd.toml: backends.kafka: this program was built without");
+    assert_eq!(is_named, code == 3, "{messages}");
+    // Keys are checked in any build.
+    let wrong = section.replace("'localhost:9092'", "'localhost'");
+    fs::write(folder.path().join("statsd.toml"), wrong).unwrap();
+    let output = howdah(folder.path()).args(words).assert().code(3);
+    let messages = text(&output.get_output().stdout);
+    assert!(messages.contains("brokers must be a list of host:port"), "{messages}");
+}
+
+#[test]
 fn programs_run_as_root_only_if_no_other_user_can_change_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("statsd.toml");

@@ -26,12 +26,13 @@ use std::{
 use self::program::ExecError;
 use super::{
     BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements, StopDeadline,
+    metric_json::for_each_json,
     outbox::{BatchSink, Outbox, ValueBatch},
 };
 use crate::{
     MetricName,
     flush::{FlushSnapshot, TimedMetric, TimedType},
-    js::{JsNumber, JsValue, Spacing, json},
+    js::JsNumber,
     settings::{ExecFormat, ExecSettings},
 };
 
@@ -226,64 +227,12 @@ fn write_lines(snapshot: &FlushSnapshot, sink: BatchSink<'_>) {
 
 fn write_json(snapshot: &FlushSnapshot, sink: BatchSink<'_>) {
     let mut writer = InputWriter::new(sink);
-    let seconds = snapshot.interval.as_secs_f64();
-    let mut line_at = |time: i64, kind: &str, name: &MetricName, fields: Vec<_>| {
-        let values = fields.len() as u64;
-        writer.text += &json_line((time, seconds), kind, name, fields);
-        writer.line_finished(values);
-    };
-    let number =
-        |name: &str, value: f64| -> (Box<str>, JsValue) { (name.into(), JsValue::Number(value)) };
-    for TimedMetric { kind, sent, time, value, .. } in &snapshot.timed {
-        match kind {
-            TimedType::Counter => {
-                let fields = vec![number("count", *value), number("rate", value / seconds)];
-                line_at(*time, "counter", sent, fields);
-            }
-            TimedType::Gauge => line_at(*time, "gauge", sent, vec![number("value", *value)]),
-        }
-    }
-    let mut line = |kind: &str, name: &MetricName, fields: Vec<_>| {
-        line_at(snapshot.timestamp, kind, name, fields);
-    };
-    for counter in snapshot.counters_as_sent() {
-        let fields = vec![number("count", counter.value), number("rate", snapshot.rate(counter))];
-        line("counter", &counter.name, fields);
-    }
-    for timer in snapshot.timers_as_sent() {
-        let fields = timer.fields.iter().map(|(name, value)| number(name, *value));
-        line("timer", &timer.name, fields.collect());
-    }
-    for gauge in snapshot.gauges_as_sent() {
-        line("gauge", &gauge.name, vec![number("value", gauge.value)]);
-    }
-    for set in snapshot.sets_as_sent() {
-        line("set", &set.name, vec![number("count", set.count as f64)]);
-    }
-    let own = MetricName::new(&snapshot.self_metrics.prefix);
-    let fields = snapshot.self_metrics.values().map(|(name, value)| number(name, value));
-    line("own", &own, fields.collect());
+    for_each_json(snapshot, |metric| {
+        writer.text += metric.text;
+        writer.text.push('\n');
+        writer.line_finished(metric.values);
+    });
     writer.flush_batch();
-}
-
-/// Formats one metric as a JSON object on one line.
-fn json_line(
-    (timestamp, interval): (i64, f64),
-    kind: &str,
-    name: &MetricName,
-    fields: Vec<(Box<str>, JsValue)>,
-) -> String {
-    let text = |text: &str| JsValue::Text(text.into());
-    let tags = name.tags().map(|(key, value)| (Box::from(&*key), text(&value)));
-    let object = JsValue::Object(vec![
-        ("name".into(), text(name.base())),
-        ("type".into(), text(kind)),
-        ("tags".into(), JsValue::Object(tags.collect())),
-        ("timestamp".into(), JsValue::Number(timestamp as f64)),
-        ("interval".into(), JsValue::Number(interval)),
-        ("fields".into(), JsValue::Object(fields)),
-    ]);
-    json(&object, Spacing::Compact) + "\n"
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use crate::{
     receiver::InheritedSockets,
     settings::{
         ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteSettings,
-        InfluxSettings, OtlpSettings, PostgresSettings, PrometheusSettings, RemoteWriteSettings,
-        StatsdDialect, StatsdSettings, WebhookSettings,
+        InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings, PrometheusSettings,
+        RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
     },
 };
 
@@ -42,6 +42,14 @@ pub enum BackendOpenError {
     /// TLS cannot be set up.
     #[error("cannot set up the webhook backend")]
     Webhook(#[source] EndpointError),
+    /// The password file or TLS of a `kafka` section cannot be used.
+    #[cfg(feature = "kafka")]
+    #[error("cannot set up the kafka backend")]
+    Kafka(#[from] super::KafkaSetupError),
+    /// There is a `kafka` section, but the program was built without the feature `kafka`.
+    #[cfg(not(feature = "kafka"))]
+    #[error("{}", crate::settings::KAFKA_MISSING)]
+    KafkaMissing,
     /// The connection string or a table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
@@ -59,6 +67,7 @@ pub(crate) enum BackendSection {
     Prometheus(PrometheusSettings),
     RemoteWrite(RemoteWriteSettings),
     Influx(InfluxSettings),
+    Kafka(KafkaSettings),
     Otlp(OtlpSettings),
     Postgres(PostgresSettings),
     Exec(ExecSettings),
@@ -95,6 +104,7 @@ impl BackendSection {
             .chain(remote_write)
             .chain(settings.influx.iter().cloned().map(Self::Influx))
             .chain(settings.otlp.iter().cloned().map(Self::Otlp))
+            .chain(settings.kafka.iter().cloned().map(Self::Kafka))
             .chain(settings.postgres.iter().cloned().map(Self::Postgres))
             .chain(settings.exec.iter().cloned().map(Self::Exec))
             .chain(settings.webhook.iter().cloned().map(Self::Webhook))
@@ -139,6 +149,10 @@ impl BackendSection {
             Self::Otlp(settings) => {
                 Box::new(OtlpBackend::new(settings).map_err(BackendOpenError::Otlp)?)
             }
+            #[cfg(feature = "kafka")]
+            Self::Kafka(settings) => Box::new(super::KafkaBackend::new(settings)?),
+            #[cfg(not(feature = "kafka"))]
+            Self::Kafka(_) => return Err(BackendOpenError::KafkaMissing),
             Self::Postgres(settings) => {
                 Box::new(PostgresBackend::new(settings.clone(), environment)?)
             }
@@ -178,8 +192,7 @@ pub fn open(
 
 #[test]
 fn each_section_opens_backend() {
-    let settings: StatsdSettings = toml::from_str(
-        r#"
+    let text = r#"
         [[backends.graphite]]
         host = "localhost"
         [backends.console]
@@ -196,6 +209,7 @@ fn each_section_opens_backend() {
         url = "http://localhost:4318/v1/metrics"
         temporality = "delta"
         resource = { "service.name" = "shop" }
+        KAFKA
         [[backends.postgres]]
         connection = "postgresql://me:secret@localhost/metrics"
         retention = "720h"
@@ -209,12 +223,24 @@ fn each_section_opens_backend() {
         url = "http://localhost/events"
         [[backends.forward]]
         to = "[::1]:8128"
-        "#,
-    )
-    .expect("settings");
+        "#;
+    let kafka = "[[backends.kafka]]\nbrokers = ['localhost:9092']\ntopic = 'metrics'\n";
+    let has_kafka = cfg!(feature = "kafka");
+    let with_kafka: StatsdSettings =
+        toml::from_str(&text.replace("KAFKA", kafka)).expect("settings");
+    let without: StatsdSettings = toml::from_str(&text.replace("KAFKA", "")).expect("settings");
+    let settings = if has_kafka {
+        with_kafka
+    } else {
+        let error = open(&with_kafka, &Environment::empty()).err().expect("an error").to_string();
+        assert!(error.contains("cargo build --features kafka"), "{error}");
+        assert_eq!(with_kafka.backends.missing(), Some(("backends.kafka", &*error)));
+        without
+    };
+    assert_eq!(settings.backends.missing(), None);
     let backends = open(&settings, &Environment::empty().with_os_user("me")).expect("backends");
     let names: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
-    let all = [
+    let mut all = vec![
         "graphite",
         "console",
         "file",
@@ -222,11 +248,13 @@ fn each_section_opens_backend() {
         "remote-write",
         "influx",
         "otlp",
+        "kafka",
         "postgres",
         "exec",
         "webhook",
         "forward",
     ];
+    all.retain(|name| has_kafka || *name != "kafka");
     assert_eq!(names, all);
     assert!(!format!("{:?}", settings.backends.postgres).contains("secret"));
 

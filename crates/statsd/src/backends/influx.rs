@@ -18,6 +18,7 @@ use howdah_http::client::{EndpointError, Headers, HttpEndpoint, PostError, autho
 use super::{
     BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     http::{AGENT, HttpSender},
+    metric_json::MetricLine,
     outbox::{BatchSink, ValueBatch},
 };
 use crate::{
@@ -102,8 +103,30 @@ impl MetricBackend for InfluxBackend {
 
 /// Encodes all lines, in bodies of about [`BODY_BYTES`].
 fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
-    let flush_time = snapshot.timestamp.saturating_mul(precision);
-    let mut lines = LineProtocolEncoder { time: flush_time, sink, body: String::new(), values: 0 };
+    let (mut body, mut values) = (String::new(), 0);
+    for_each_line(snapshot, precision, |metric| {
+        body += metric.text;
+        body.push('\n');
+        values += metric.values;
+        if body.len() >= BODY_BYTES {
+            let bytes = std::mem::take(&mut body).into_bytes();
+            sink(ValueBatch::new(bytes, std::mem::take(&mut values)));
+        }
+    });
+    if !body.is_empty() {
+        sink(ValueBatch::new(body.into_bytes(), values));
+    }
+}
+
+/// Formats all metrics as lines of the protocol, with timestamps of `precision` units per second,
+/// and passes each to `take`.
+pub(super) fn for_each_line(
+    snapshot: &FlushSnapshot,
+    precision: i64,
+    take: impl FnMut(MetricLine<'_>),
+) {
+    let flush_time = snapshot.timestamp;
+    let mut lines = LineProtocolEncoder { time: flush_time, precision, line: String::new(), take };
     for counter in snapshot.counters_as_sent() {
         let fields = [("count", counter.value), ("rate", snapshot.rate(counter))];
         lines.add(&counter.name, "counter", fields.into_iter());
@@ -120,7 +143,7 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     }
     let seconds = snapshot.interval.as_secs_f64();
     for TimedMetric { kind, sent, time, value, .. } in &snapshot.timed {
-        lines.time = time.saturating_mul(precision);
+        lines.time = *time;
         match kind {
             TimedType::Counter => {
                 let fields = [("count", *value), ("rate", value / seconds)];
@@ -132,64 +155,55 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
     lines.time = flush_time;
     let self_metrics = &snapshot.self_metrics;
     lines.add(&MetricName::new(&self_metrics.prefix), "own", self_metrics.values());
-    lines.flush_batch();
 }
 
-struct LineProtocolEncoder<'s> {
+struct LineProtocolEncoder<T> {
+    /// Seconds since 1970.
     time: i64,
-    sink: BatchSink<'s>,
-    body: String,
-    values: u64,
+    precision: i64,
+    /// The current line; reused for all.
+    line: String,
+    take: T,
 }
 
-impl LineProtocolEncoder<'_> {
+impl<T: FnMut(MetricLine<'_>)> LineProtocolEncoder<T> {
     fn add<'f>(
         &mut self,
         name: &MetricName,
         kind: &str,
         fields: impl Iterator<Item = (&'f str, f64)>,
     ) {
-        let start = self.body.len();
+        let line = &mut self.line;
+        line.clear();
         // A line that starts with # is a comment.
         if name.base().starts_with('#') {
-            self.body.push('_');
+            line.push('_');
         }
-        escape(name.base(), &[',', ' '], &mut self.body);
+        escape(name.base(), &[',', ' '], line);
         let mut tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = name.tags().map(legal_tag).collect();
         tags.retain(|(key, _)| key != "metric_type");
         tags.push(("metric_type".into(), kind.into()));
         tags.sort_by(|(one, _), (other, _)| one.cmp(other));
         tags.dedup_by(|(one, _), (other, _)| one == other);
         for (key, value) in &tags {
-            self.body.push(',');
-            escape(key, &[',', ' ', '='], &mut self.body);
-            self.body.push('=');
-            escape(value, &[',', ' ', '='], &mut self.body);
+            line.push(',');
+            escape(key, &[',', ' ', '='], line);
+            line.push('=');
+            escape(value, &[',', ' ', '='], line);
         }
-        let mut separator = ' ';
+        let (mut separator, mut values) = (' ', 0);
         // The line protocol cannot express infinity.
         for (field, value) in fields.filter(|(_, value)| value.is_finite()) {
-            self.body.push(separator);
-            escape(field, &[',', ' ', '='], &mut self.body);
+            line.push(separator);
+            escape(field, &[',', ' ', '='], line);
             // Writing into a String cannot fail.
-            let _ = write!(self.body, "={}", JsNumber(value));
-            self.values += 1;
+            let _ = write!(line, "={}", JsNumber(value));
+            values += 1;
             separator = ',';
         }
-        if separator == ' ' {
-            self.body.truncate(start);
-            return;
-        }
-        let _ = writeln!(self.body, " {}", self.time);
-        if self.body.len() >= BODY_BYTES {
-            self.flush_batch();
-        }
-    }
-
-    fn flush_batch(&mut self) {
-        if !self.body.is_empty() {
-            let bytes = std::mem::take(&mut self.body).into_bytes();
-            (self.sink)(ValueBatch::new(bytes, std::mem::take(&mut self.values)));
+        if values > 0 {
+            let _ = write!(line, " {}", self.time.saturating_mul(self.precision));
+            (self.take)(MetricLine { name, time: self.time, text: line, values });
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct BackendSettings {
     pub influx: Vec<InfluxSettings>,
     /// `[[statsd.backends.otlp]]`: sends OpenTelemetry's protocol over HTTP.
     pub otlp: Vec<OtlpSettings>,
+    /// `[[statsd.backends.kafka]]`: sends a message for each metric to Kafka.
+    pub kafka: Vec<KafkaSettings>,
     /// `[[statsd.backends.postgres]]`: copies values into a partitioned table.
     pub postgres: Vec<PostgresSettings>,
     /// `[[statsd.backends.exec]]`: passes values to a program.
@@ -607,6 +609,106 @@ pub enum ExecFormat {
 
 fn program_timeout() -> Duration {
     Duration::from_secs(10)
+}
+
+/// The settings of the Kafka backend, which sends a message for each metric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct KafkaSettings {
+    /// Brokers to connect to first: `host:port`. The others are learned from them.
+    pub brokers: Vec<String>,
+    /// The topic, which must exist.
+    pub topic: String,
+    /// Format of messages.
+    #[serde(default)]
+    pub format: KafkaFormat,
+    /// Use TLS, and verify the brokers' certificates and names.
+    #[serde(default)]
+    pub tls: bool,
+    /// File with root certificates. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// User to authenticate as by SASL. Default: none.
+    pub user: Option<String>,
+    /// File that contains the user's password.
+    pub password_file: Option<PathBuf>,
+    /// How the user is authenticated.
+    #[serde(default)]
+    pub mechanism: SaslMechanism,
+    /// Maximum bytes of messages sent to a partition at once.
+    #[serde(default = "kafka_batch")]
+    pub batch_bytes: usize,
+    /// Maximum bytes spooled while Kafka is unreachable.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+impl KafkaSettings {
+    /// Returns the rule that the settings violate, if any.
+    pub(super) fn violation(&self) -> Option<&'static str> {
+        let is_broker = |broker: &String| {
+            let parts = broker.rsplit_once(':');
+            parts.is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
+        };
+        if self.brokers.is_empty() || !self.brokers.iter().all(is_broker) {
+            Some("brokers must be a list of host:port: [\"kafka1.example.org:9092\"]")
+        } else if self.topic.is_empty() {
+            Some("topic must name a topic")
+        } else if self.user.is_some() != self.password_file.is_some() {
+            Some("user and password-file must be set together")
+        } else if self.ca_file.is_some() && !self.tls {
+            Some("ca-file has no effect without tls = true")
+        } else if !(1024..=64 << 20).contains(&self.batch_bytes) {
+            Some("batch-bytes must be between 1024 and 67108864")
+        } else {
+            None
+        }
+    }
+}
+
+/// The format of messages to Kafka.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KafkaFormat {
+    /// One JSON object per metric.
+    #[default]
+    Json,
+    /// One line of InfluxDB's line protocol per metric.
+    Influx,
+}
+
+/// A mechanism by which a user is authenticated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SaslMechanism {
+    /// The password is sent: use it with TLS only.
+    Plain,
+    /// The password is not sent; its hash is by SHA-256.
+    #[serde(rename = "scram-sha-256")]
+    ScramSha256,
+    /// The password is not sent; its hash is by SHA-512.
+    #[default]
+    #[serde(rename = "scram-sha-512")]
+    ScramSha512,
+}
+
+fn kafka_batch() -> usize {
+    // Brokers accept 1 MiB by default.
+    512 << 10
+}
+
+/// The error for settings with a `kafka` section in a program without the feature.
+pub(crate) const KAFKA_MISSING: &str =
+    "this program was built without Kafka: build it with `cargo build --features kafka`";
+
+impl BackendSettings {
+    /// Returns the key of a section whose backend this program was built without, and why it is
+    /// missing.
+    pub fn missing(&self) -> Option<(&'static str, &'static str)> {
+        let is_missing = cfg!(not(feature = "kafka")) && !self.kafka.is_empty();
+        is_missing.then_some(("backends.kafka", KAFKA_MISSING))
+    }
 }
 
 /// The settings of the proxy, which distributes keys over other statsd servers by consistent

@@ -111,7 +111,10 @@ impl StatsdSettings {
         let tls = self.listen.iter().filter_map(|one| Some(("listen", one.tls_violation()?)));
         let exec = self.backends.exec.iter();
         let exec = exec.filter_map(|exec| Some(("backends.exec", exec.violation()?)));
-        let violated = violated.map(|(_, key, text)| (key, text)).chain(tls).chain(exec);
+        let kafka = self.backends.kafka.iter();
+        let kafka = kafka.filter_map(|kafka| Some(("backends.kafka", kafka.violation()?)));
+        let violated = violated.map(|(_, key, text)| (key, text));
+        let violated = violated.chain(tls).chain(exec).chain(kafka);
         violated.map(|(key, text)| locations.diagnostic(key, text))
     }
 }

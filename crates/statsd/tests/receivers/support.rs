@@ -30,13 +30,18 @@ pub(crate) fn python() -> PathBuf {
     }
 }
 
+/// The folder of installed programs, or the one in `HOWDAH_RECEIVERS`.
+pub(crate) fn tools_folder() -> PathBuf {
+    match std::env::var_os("HOWDAH_RECEIVERS") {
+        Some(folder) => folder.into(),
+        None => workspace().join("target/tools/receivers/usr/bin"),
+    }
+}
+
 /// Finds a program among the installed tools or in the path; `None`, with a message on stderr, if
 /// it is missing.
 pub(crate) fn program(name: &str, how: &str) -> Option<PathBuf> {
-    let tools = match std::env::var_os("HOWDAH_RECEIVERS") {
-        Some(folder) => PathBuf::from(folder),
-        None => workspace().join("target/tools/receivers/usr/bin"),
-    };
+    let tools = tools_folder();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = [tools].into_iter().chain(std::env::split_paths(&path));
     let program = folders.map(|folder| folder.join(name)).find(|file| file.is_file());

@@ -4,8 +4,8 @@
 //! series take more than 100 MB. The table is locked for one piece at a time.
 
 use std::{
-    convert::Infallible,
-    io,
+    io::{self, Write as _},
+    mem,
     net::{SocketAddr, TcpListener},
     pin::Pin,
     sync::Arc,
@@ -17,10 +17,12 @@ use axum::{
     body::{Body, Bytes, HttpBody},
     http::{
         HeaderMap, StatusCode,
-        header::{ACCEPT, CONTENT_TYPE},
+        header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY},
     },
+    response::{IntoResponse as _, Response},
     routing::get,
 };
+use flate2::{Compression, write::GzEncoder};
 use howdah_http::server::HttpServer;
 use howdah_stats::prometheus::PrometheusText;
 use http_body::Frame;
@@ -138,7 +140,15 @@ fn serve(listener: TcpListener, served: ServedTable) -> io::Result<HttpServer> {
             ScrapeFormat::Text => TEXT,
             ScrapeFormat::Protobuf => PROTOBUF,
         };
-        ([(CONTENT_TYPE, content_type)], Body::new(ScrapeBody::new(families, format)))
+        let body = ScrapeBody::new(families, format);
+        let variation = (VARY, "Accept, Accept-Encoding");
+        let response: Response = if accepts_gzip(&headers) {
+            let headers = [(CONTENT_TYPE, content_type), (CONTENT_ENCODING, "gzip"), variation];
+            (headers, Body::new(body.compressed())).into_response()
+        } else {
+            ([(CONTENT_TYPE, content_type), variation], Body::new(body)).into_response()
+        };
+        response
     };
     let router = Router::new()
         .route("/metrics", get(metrics))
@@ -159,11 +169,33 @@ pub(super) struct ScrapeBody {
     format: ScrapeFormat,
     /// `None` once everything is rendered.
     cursor: Option<ScrapeCursor>,
+    encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
 impl ScrapeBody {
     pub(super) fn new(families: Arc<Mutex<FamilyTable>>, format: ScrapeFormat) -> Self {
-        Self { families, format, cursor: Some(ScrapeCursor::default()) }
+        Self { families, format, cursor: Some(ScrapeCursor::default()), encoder: None }
+    }
+
+    /// Compresses the body with gzip.
+    fn compressed(self) -> Self {
+        Self { encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())), ..self }
+    }
+
+    /// Renders pieces until there are bytes to send; `None` at the end.
+    fn next_bytes(&mut self) -> io::Result<Option<Vec<u8>>> {
+        while let Some(piece) = self.next_piece() {
+            let Some(encoder) = &mut self.encoder else { return Ok(Some(piece)) };
+            encoder.write_all(&piece)?;
+            if self.cursor.is_none() {
+                encoder.try_finish()?;
+            }
+            let bytes = mem::take(encoder.get_mut());
+            if !bytes.is_empty() {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
     }
 
     /// Renders the next piece; `None` if there is none. The last one has the server's own metrics.
@@ -204,14 +236,14 @@ impl ScrapeBody {
 
 impl HttpBody for ScrapeBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.get_mut().next_piece();
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let bytes = self.get_mut().next_bytes().transpose();
+        Poll::Ready(bytes.map(|bytes| bytes.map(|bytes| Frame::data(bytes.into()))))
     }
 }
 
@@ -223,4 +255,16 @@ fn prefers_protobuf(headers: &HeaderMap) -> bool {
     first.contains("application/vnd.google.protobuf")
         && first.contains("io.prometheus.client.MetricFamily")
         && first.contains("delimited")
+}
+
+/// Whether the `Accept-Encoding` header has gzip, and not with the weight 0.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(ACCEPT_ENCODING).into_iter();
+    let mut codings =
+        lists.filter_map(|value| value.to_str().ok()).flat_map(|list| list.split(','));
+    codings.any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && weight != Some(0.0)
+    })
 }

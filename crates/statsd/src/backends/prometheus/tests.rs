@@ -21,8 +21,13 @@ fn settings() -> settings::PrometheusSettings {
 }
 
 fn get(prometheus: &PrometheusBackend, path: &str, accept: &str) -> (String, Vec<u8>) {
+    get_with(prometheus, path, &format!("Accept: {accept}\r\n"))
+}
+
+/// Returns the head and the body of the reply to a request with these headers.
+fn get_with(prometheus: &PrometheusBackend, path: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = TcpStream::connect(prometheus.address()).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n").unwrap();
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).unwrap();
     let end = reply.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
@@ -537,6 +542,31 @@ fn pieces_of_scrape_have_each_family_once() {
     samples.dedup();
     assert_eq!(samples.len(), 10_000);
     assert_eq!(text, scrape(&prometheus));
+}
+
+#[test]
+fn scrapes_are_compressed_if_asked_for() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    let names = (0..50_000).map(|n| format!("many.{n}"));
+    prometheus.flush(&counters_only(1000, names)).unwrap();
+    let expected = scrape(&prometheus);
+    for (headers, is_compressed) in [
+        ("Accept-Encoding: gzip\r\n", true),
+        ("Accept-Encoding: br;q=1.0, GZIP;q=0.8, *;q=0.1\r\n", true),
+        ("Accept-Encoding: deflate, gzip;q=0\r\n", false),
+        ("", false),
+    ] {
+        let (head, body) = get_with(&prometheus, "/metrics", headers);
+        assert_eq!(head.contains("content-encoding: gzip"), is_compressed, "{head}");
+        let mut text = String::new();
+        if is_compressed {
+            assert!(body.len() < expected.len() / 5, "{} of {}", body.len(), expected.len());
+            flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).unwrap();
+        } else {
+            text = String::from_utf8(body).unwrap();
+        }
+        assert!(text == expected, "{headers}");
+    }
 }
 
 #[test]

@@ -171,6 +171,17 @@ resource = { "service.name" = "x" }
 token-file = "/etc/token"
 ca-file = "/etc/ca.pem"
 spool-bytes = 1
+[[statsd.backends.kafka]]
+brokers = ["k:9092"]
+topic = "t"
+format = "influx"
+tls = true
+ca-file = "/etc/ca.pem"
+user = "joe"
+password-file = "/etc/password"
+mechanism = "plain"
+batch-bytes = 1024
+spool-bytes = 1
 [[statsd.backends.postgres]]
 connection = "postgresql://joe:hunter2@db/metrics"
 table = "t"
