@@ -17,7 +17,7 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts quiet bench compat statsd-clients doc receivers soak book spark
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover restarts takeovers quiet bench compat statsd-clients doc receivers soak book spark
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -86,6 +86,9 @@ failover: setup ## Kill a primary, promote its standby and start the old primary
 
 restarts: setup ## Replace the pooler, restart the server and fail over under 200 clients with each authentication.
 	HOWDAH_RESTARTS_CLIENTS=200 $(CARGO) test --package howdah-pool --test it -- restarts:: --nocapture --test-threads 1
+
+takeovers: ## Replace `howdah statsd` ten times while 100,000 packets per second arrive for 100,000 keys.
+	HOWDAH_TAKEOVER_RATE=100000 HOWDAH_TAKEOVER_KEYS=100000 $(CARGO) test --package howdah $(FULL) --test it -- ten_takeovers --nocapture
 
 # 12 servers for 50 minutes are 600 quiet minutes.
 quiet: setup ## Record ordinary loads for 600 minutes of servers; fail if a report has a headline: make quiet QUIET_SERVERS=4 QUIET_SECONDS=120.

@@ -60,6 +60,21 @@ impl HttpServer {
         Self::serve(name, TcpListener::bind(addresses)?, connections_max, router, None)
     }
 
+    /// Like [`Self::start`], on a socket that listens already, for example because another process
+    /// has passed it on.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    pub fn start_on(
+        name: &'static str,
+        listener: TcpListener,
+        connections_max: usize,
+        router: Router,
+    ) -> io::Result<Self> {
+        Self::serve(name, listener, connections_max, router, None)
+    }
+
     /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests are served,
     /// and only if the `Host` header and, if there is one, the `Origin` header name this server.
     /// Requests caused by other sites are refused unless they are navigations. Security headers are

@@ -23,6 +23,17 @@ pub struct ActivatedSocket {
     pub listener: Listener,
 }
 
+/// A descriptor passed by the service manager, of any kind.
+#[derive(Debug)]
+pub struct ActivatedDescriptor {
+    /// Number of the descriptor.
+    pub number: RawFd,
+    /// The name in the service manager; see [`ActivatedSocket::name`].
+    pub name: String,
+    /// The descriptor, with close-on-exec set.
+    pub descriptor: OwnedFd,
+}
+
 /// The reason why the sockets of the service manager cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,6 +41,16 @@ pub enum ActivationError {
     /// `LISTEN_FDS` is not a valid number of descriptors.
     #[error("LISTEN_FDS is {0:?}, which is not a number of sockets from 0 to {SOCKETS_MAX}")]
     Number(String),
+    /// A descriptor is not open.
+    #[error("descriptor {number}, named {name:?}, is not open")]
+    Closed {
+        /// Number of the descriptor.
+        number: RawFd,
+        /// Name of the socket; see [`ActivatedSocket::name`].
+        name: String,
+        /// The error of the kernel.
+        source: io::Error,
+    },
     /// A descriptor is not a listening stream socket, or cannot be used as one.
     #[error(
         "descriptor {number}, named {name:?}, is not a listening stream socket: \
@@ -51,13 +72,32 @@ const FIRST_DESCRIPTOR: RawFd = 3;
 /// Maximum number of sockets; services have a few.
 const SOCKETS_MAX: usize = 64;
 
-/// Takes the sockets that were passed to this process, if any. Works once: a second call returns
-/// none.
+/// Takes the listening stream sockets that were passed to this process, if any. Works once: a
+/// second call returns none.
 ///
 /// # Errors
 ///
 /// See [`ActivationError`]. An invalid descriptor is closed along with the others.
 pub fn activated_sockets() -> Result<Vec<ActivatedSocket>, ActivationError> {
+    let descriptors = activated_descriptors()?.into_iter();
+    let sockets =
+        descriptors.map(
+            |ActivatedDescriptor { number, name, descriptor }| match Listener::inherited(descriptor)
+            {
+                Ok(listener) => Ok(ActivatedSocket { name, listener }),
+                Err(source) => Err(ActivationError::Socket { number, name, source }),
+            },
+        );
+    sockets.collect()
+}
+
+/// Takes all descriptors that were passed to this process, if any, without checking their kinds.
+/// Works once: a second call, of this function or of [`activated_sockets`], returns none.
+///
+/// # Errors
+///
+/// `LISTEN_FDS` is invalid, or a descriptor is not open.
+pub fn activated_descriptors() -> Result<Vec<ActivatedDescriptor>, ActivationError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let text = |name| env::var(name).ok();
     let (pid, fds, names) = (text("LISTEN_PID"), text("LISTEN_FDS"), text("LISTEN_FDNAMES"));
@@ -66,15 +106,15 @@ pub fn activated_sockets() -> Result<Vec<ActivatedSocket>, ActivationError> {
     if names.is_empty() || TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
-    let descriptors: Vec<io::Result<OwnedFd>> =
+    // All are adopted before the first error returns, so that all are closed.
+    let adopted: Vec<io::Result<OwnedFd>> =
         (FIRST_DESCRIPTOR..).take(names.len()).map(adopt_descriptor).collect();
-    let sockets = (FIRST_DESCRIPTOR..).zip(names).zip(descriptors);
-    sockets
-        .map(|((number, name), descriptor)| match descriptor.and_then(Listener::inherited) {
-            Ok(listener) => Ok(ActivatedSocket { name, listener }),
-            Err(source) => Err(ActivationError::Socket { number, name, source }),
-        })
-        .collect()
+    let all = (FIRST_DESCRIPTOR..).zip(names).zip(adopted);
+    all.map(|((number, name), descriptor)| match descriptor {
+        Ok(descriptor) => Ok(ActivatedDescriptor { number, name, descriptor }),
+        Err(source) => Err(ActivationError::Closed { number, name, source }),
+    })
+    .collect()
 }
 
 /// Returns the name of each socket that is meant for this process.

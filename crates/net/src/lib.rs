@@ -15,10 +15,13 @@ mod listener;
 mod poller;
 mod stream;
 mod sys;
+pub mod takeover;
 mod tcp;
 mod timers;
 
-pub use activation::{ActivatedSocket, ActivationError, activated_sockets};
+pub use activation::{
+    ActivatedDescriptor, ActivatedSocket, ActivationError, activated_descriptors, activated_sockets,
+};
 pub use dialer::{DialError, Dialer};
 pub use listener::{ListenError, Listener};
 pub use poller::{Interest, Poller, SocketReadiness, Token, Waker};

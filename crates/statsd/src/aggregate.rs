@@ -33,6 +33,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::keys::CONTAINER_SEPARATOR;
+pub(crate) use self::totals::{InheritedTotals, RunningTotals};
 pub use self::{
     cells::{
         CellTable, CounterCell, GaugeCell, NewName, NewNames, SetCell, ShardInterval, Sketched,
@@ -95,6 +96,16 @@ impl Stamps {
     /// Distance between the stamps of two batches: within a batch, each value of a gauge takes the
     /// next stamp. Larger than the number of values that fit into a batch.
     const STEP: u64 = 1 << 20;
+
+    /// Returns the stamp of the next batch.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.fetch_add(Self::STEP, Ordering::Relaxed)
+    }
+
+    /// Makes all further stamps at least `stamp`, so that batches of another process come before.
+    pub(crate) fn raise_to(&self, stamp: u64) {
+        self.0.fetch_max(stamp, Ordering::Relaxed);
+    }
 }
 
 impl SharedShard {
@@ -112,7 +123,7 @@ impl SharedShard {
     pub fn lock(&self) -> MutexGuard<'_, SampleShard> {
         let mut shard = self.guard();
         // Taken under the lock, so that the stamps of a shard never decrease.
-        shard.start_batch(self.stamps.0.fetch_add(Stamps::STEP, Ordering::Relaxed));
+        shard.start_batch(self.stamps.next());
         shard
     }
 
@@ -131,6 +142,15 @@ impl SharedShard {
     /// Like [`swap`](Self::swap), and also returns all keys; see [`SampleShard::swap_and_list`].
     pub fn swap_and_list(&self, spare: ShardInterval) -> (ShardInterval, NewNames) {
         self.guard().swap_and_list(spare)
+    }
+
+    /// Calls `use_totals` with the last totals of counters whose senders report all counts since
+    /// their start.
+    pub(crate) fn with_running_totals<T>(
+        &self,
+        use_totals: impl FnOnce(&mut RunningTotals) -> T,
+    ) -> T {
+        use_totals(self.guard().running_totals())
     }
 
     fn guard(&self) -> MutexGuard<'_, SampleShard> {

@@ -9,6 +9,7 @@ mod console;
 mod exec;
 mod factory;
 mod file;
+mod forward;
 mod graphite;
 mod http;
 mod influx;
@@ -41,9 +42,11 @@ pub use self::{
     exec::ExecBackend,
     factory::{BackendOpenError, open},
     file::FileBackend,
+    forward::ForwardBackend,
     graphite::GraphiteBackend,
     influx::InfluxBackend,
     otlp::OtlpBackend,
+    outbox::{BackendSpool, BatchContent, ValueBatch},
     postgres::{PostgresBackend, PostgresError},
     prometheus::{
         MappingError, MappingProblem, PrometheusBackend, PrometheusError, PrometheusPreview,
@@ -58,7 +61,7 @@ pub(crate) use self::{
     outbox::{
         DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, LOST_VALUES, SPOOL_BATCHES, SPOOL_BYTES,
     },
-    prometheus::ScrapeEndpoint,
+    prometheus::{EndpointSource, ScrapeEndpoint},
 };
 use crate::flush::FlushSnapshot;
 
@@ -113,6 +116,47 @@ pub trait MetricBackend: Send {
         let _ = timeout;
         Ok(())
     }
+
+    /// Delivers all spooled values within `timeout`, because another process has taken over, and
+    /// moves those that could not be delivered to `spool`.
+    ///
+    /// # Errors
+    ///
+    /// Values were lost.
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let _ = spool;
+        self.finish(timeout)
+    }
+
+    /// Spools batches that the same backend of another process could not deliver. The next flush
+    /// sends them.
+    fn adopt(&mut self, spool: BackendSpool) {
+        let _ = spool;
+    }
+
+    /// Whether the backend has a state besides its spool that another process must continue.
+    fn exports_state(&self) -> bool {
+        false
+    }
+
+    /// Returns the state for another process.
+    fn export_state(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Continues with the state of another process, before the first flush.
+    ///
+    /// # Errors
+    ///
+    /// The state is malformed.
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BackendError> {
+        let _ = state;
+        Ok(())
+    }
 }
 
 /// Reads the files of a backend again. If that fails, the backend continues with what it has.
@@ -134,6 +178,8 @@ pub struct SnapshotRequirements {
     pub timer_fields: bool,
     /// Events and service checks, [`crate::flush::FlushSnapshot::messages`].
     pub messages: bool,
+    /// The form that another server can merge.
+    pub mergeable: bool,
 }
 
 impl Default for SnapshotRequirements {
@@ -150,6 +196,7 @@ impl SnapshotRequirements {
         idle_counters: false,
         timer_fields: false,
         messages: false,
+        mergeable: false,
     };
 
     /// Requires every part that at least one of the two requires.
@@ -161,6 +208,7 @@ impl SnapshotRequirements {
             idle_counters: self.idle_counters || other.idle_counters,
             timer_fields: self.timer_fields || other.timer_fields,
             messages: self.messages || other.messages,
+            mergeable: self.mergeable || other.mergeable,
         }
     }
 }

@@ -36,7 +36,10 @@ pub use self::{
 };
 pub(crate) use self::{
     names::KeyConversion,
-    registry::{DeleteOutcome, KeyRules, PrefixTally, RuleTally, add_requirements},
+    registry::{
+        DeleteOutcome, KeyRules, PrefixTally, RuleTally, add_requirements, handover,
+        mergeable::{ForwardedBatch, MergeablePart},
+    },
     table::MetricTable,
 };
 
@@ -79,6 +82,9 @@ pub struct FlushSnapshot {
     pub self_metrics: SelfMetrics,
     /// The configured percentiles, in order, such as 90, 99.9, -10.
     pub percentiles: Arc<[f64]>,
+    /// The interval in the form that another server can merge, if a backend requires it. Empty in
+    /// joined intervals.
+    pub(crate) mergeable: Arc<[MergeablePart]>,
     /// The rules for timers, used when intervals are joined.
     pub(crate) calculation: Arc<Calculation>,
 }

@@ -24,6 +24,7 @@
 //! - [`backends`]: each [`backends::MetricBackend`] sends snapshots somewhere, on its own thread.
 //! - [`server`]: the threads, the flush clock, startup and shutdown. [`management`]: the management
 //!   port.
+//! - `forwarding`: the protocol by which servers of a tree pass on their aggregates.
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
 //! - [`preview`]: shows the effect of rules on single metrics, without a server.
@@ -38,7 +39,9 @@
 
 pub mod aggregate;
 pub mod backends;
+mod binary;
 pub mod flush;
+mod forwarding;
 pub mod grammar;
 pub mod hyperloglog;
 pub mod js;

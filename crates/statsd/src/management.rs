@@ -12,15 +12,13 @@ mod tests;
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     time::Duration,
 };
 
-use self::{
-    listener::{PortListener, StopFlag},
-    reply::{CommandReply, ManagementSession},
-};
+pub(crate) use self::listener::{PortListener, StopFlag};
+use self::reply::{CommandReply, ManagementSession};
 use crate::server::{ServerCore, ServerStartError};
 
 /// Maximum length of a command in bytes; far more than any command needs.
@@ -38,16 +36,17 @@ pub(crate) struct Management(PortListener);
 
 impl Management {
     pub(crate) fn listen(
-        address: SocketAddr,
+        listener: TcpListener,
         core: &Arc<ServerCore>,
     ) -> Result<Self, ServerStartError> {
         let core = Arc::clone(core);
+        let address = listener.local_addr().unwrap_or(SocketAddr::from(([0; 4], 0)));
         let serve = move |stream: TcpStream, stopping: &StopFlag| {
             if let Err(error) = serve(stream, &core, stopping) {
                 tracing::debug!(%error, "management connection failed");
             }
         };
-        PortListener::open("statsd-mgmt", address, CONNECTIONS_MAX, serve).map(Self).map_err(
+        PortListener::open("statsd-mgmt", listener, CONNECTIONS_MAX, serve).map(Self).map_err(
             |source| ServerStartError::Listen { purpose: "the management port", address, source },
         )
     }

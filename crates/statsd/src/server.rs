@@ -13,16 +13,19 @@
 mod backend_set;
 mod clock;
 mod core;
+mod forward;
 mod key_log;
 mod notices;
 mod observers;
 mod runner;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
     sync::{
         Arc,
         mpsc::{self, RecvTimeoutError},
@@ -34,21 +37,28 @@ use std::{
 pub(crate) use self::core::{CoreParts, ServerCore};
 use howdah_connect::Environment;
 use howdah_http::server::HttpServer;
+use parking_lot::Mutex;
 
+pub use self::takeover::{Predecessor, TakeoverError};
 use self::{
     backend_set::{BackendOpener, BackendSet, PreparedBackend},
     clock::FlushClock,
     key_log::KeyLog,
     notices::ThrottledNotices,
+    takeover::{BackendId, HandoverSource, SharedFile, TakeoverListener},
 };
 use crate::{
-    backends::{BackendOpenError, MetricBackend, PacketRepeater, SnapshotRequirements, chain},
+    backends::{
+        BackendOpenError, BackendSpool, MetricBackend, PacketRepeater, SnapshotRequirements, chain,
+    },
     flush::{self, FlushTime, KeyRegistry},
+    forwarding::SequenceTable,
     ledger::LossAccount,
-    management::{Management, health},
+    management::{Management, PortListener, health},
     proxy::{ProxyError, StatsdProxy},
     receiver::{
-        ObserverFactory, PacketHandlers, PacketReceiver, ReceiverOpenError, advice::LossAdvice,
+        InheritedSocket, InheritedSockets, LineRelay, ObserverFactory, PacketHandlers,
+        PacketReceiver, ReceiverOpenError, advice::LossAdvice,
     },
     settings::{BackendSettings, StatsdSettings},
 };
@@ -58,11 +68,27 @@ use crate::{
 #[derive(Debug)]
 pub struct StatsdServer {
     core: Arc<ServerCore>,
-    receiver: PacketReceiver,
+    receiver: OwnedReceiver,
+    addresses: Vec<Option<SocketAddr>>,
     backends: Arc<BackendSet>,
     flush_thread: FlushThread,
     management: Option<Management>,
     health: Option<HttpServer>,
+    forwards: Vec<PortListener>,
+    _takeover: Option<TakeoverListener>,
+}
+
+/// The receiver, until the server is stopped or another process has taken over.
+type SharedReceiver = Arc<Mutex<Option<PacketReceiver>>>;
+
+/// A guard that stops the receiver when the server is dropped.
+#[derive(Debug)]
+struct OwnedReceiver(SharedReceiver);
+
+impl Drop for OwnedReceiver {
+    fn drop(&mut self) {
+        drop(self.0.lock().take());
+    }
 }
 
 /// The arguments of [`StatsdServer::start`].
@@ -78,6 +104,12 @@ pub struct ServerParts {
     pub backends: Vec<Box<dyn MetricBackend>>,
     /// Additional observers of raw packets, besides the configured repeater and proxy.
     pub observers: Vec<ObserverFactory>,
+    /// Sockets opened by the service manager or by the predecessor.
+    pub passed: InheritedSockets,
+    /// The running server from which this one takes over.
+    pub predecessor: Option<Predecessor>,
+    /// Called once another process has taken over. The server must then be stopped.
+    pub handed_over: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// The reason why a server cannot start.
@@ -104,6 +136,9 @@ pub enum ServerStartError {
     /// A backend of the settings cannot be opened.
     #[error("cannot start a backend")]
     Backend(#[from] BackendOpenError),
+    /// The running server cannot be taken over.
+    #[error("cannot take over from the running server")]
+    Takeover(#[from] TakeoverError),
     /// A thread of the repeater, of a backend or of the flush cannot be started.
     #[error("cannot start a thread of the server")]
     Thread(#[source] io::Error),
@@ -122,24 +157,92 @@ pub struct ShutdownReport {
 /// The flush thread with its channels.
 #[derive(Debug)]
 struct FlushThread {
-    stop: mpsc::Sender<Duration>,
+    commands: mpsc::Sender<FlushCommand>,
     ended: mpsc::Receiver<Vec<(&'static str, String)>>,
 }
 
+/// A command to the flush thread.
+#[derive(Debug)]
+enum FlushCommand {
+    /// Flush a last time and end within this time.
+    Stop(Duration),
+    /// Hand over to the process at the other end of the stream.
+    HandOver { stream: UnixStream, file: SharedFile, reply: mpsc::Sender<io::Result<()>> },
+    /// Deliver batches that the same backend of another process could not deliver.
+    Adopt(BackendId, BackendSpool),
+}
+
+/// The state that the flush thread shares with others.
+struct FlushShared {
+    core: Arc<ServerCore>,
+    receiver: SharedReceiver,
+    backends: Arc<BackendSet>,
+}
+
+/// The schedules of the flush thread.
+#[derive(Debug)]
+struct FlushSchedule {
+    clock: FlushClock,
+    key_log: KeyLog,
+}
+
+/// The listeners of the ports for people and load balancers, before they are served.
+struct ServicePorts {
+    management: Option<TcpListener>,
+    health: Option<TcpListener>,
+    /// Copies for a process that takes over.
+    copies: Vec<InheritedSocket>,
+}
+
+impl ServicePorts {
+    fn open(
+        settings: &StatsdSettings,
+        passed: &mut InheritedSockets,
+    ) -> Result<Self, ServerStartError> {
+        let mut copies = Vec::new();
+        let mut open = |label: &'static str, purpose, address: Option<SocketAddr>| {
+            let Some(address) = address else { return Ok::<_, ServerStartError>(None) };
+            let failed = |source| ServerStartError::Listen { purpose, address, source };
+            let listener = passed.listener(label, address).map_err(failed)?;
+            copies.push(InheritedSocket {
+                label: format!("{label} {address}"),
+                descriptor: listener.try_clone().map_err(failed)?.into(),
+                is_managed: false,
+            });
+            Ok(Some(listener))
+        };
+        let management = open("management", "the management port", settings.management)?;
+        let health = open("health", "health checks", settings.health)?;
+        Ok(Self { management, health, copies })
+    }
+}
+
 impl StatsdServer {
-    /// Opens all sockets, starts all threads and begins to receive.
+    /// Opens all sockets, starts all threads and begins to receive. With a predecessor, continues
+    /// its work.
     ///
     /// # Errors
     ///
-    /// A socket or a backend cannot be opened, a thread cannot be started, or the proxy has no
-    /// nodes or one that cannot be resolved. Nothing remains open.
+    /// A socket or a backend cannot be opened, a thread cannot be started, the proxy has no nodes
+    /// or one that cannot be resolved, or the predecessor cannot be taken over. Nothing remains
+    /// open, and a predecessor goes on.
     pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
-        let ServerParts { settings, config_lines, environment, backends, observers } = parts;
-        let mut factories = observers;
+        let ServerParts {
+            settings,
+            config_lines,
+            environment,
+            backends,
+            observers: mut factories,
+            mut passed,
+            predecessor,
+            handed_over,
+        } = parts;
+        let takes_over = predecessor.is_some();
         let started = SystemTime::now();
         let dialect = settings.dialect;
         let opener = environment.map(|environment| BackendOpener { dialect, environment });
-        let opened = opener.as_ref().map(|opener| opener.open_all(&settings));
+        let opened =
+            opener.as_ref().map(|opener| opener.open_all(&settings, &mut passed, takes_over));
         let mut prepared = opened.transpose()?.unwrap_or_default();
         prepared.extend(backends.into_iter().map(PreparedBackend::from_caller));
         let needs = prepared.iter().map(PreparedBackend::requirements);
@@ -159,29 +262,111 @@ impl StatsdServer {
         }
         // A proxy forwards packets and does not aggregate.
         let aggregates = proxy.is_none();
-        let receiver = PacketReceiver::open(&settings.listen, || PacketHandlers {
-            shard: aggregates.then(|| registry.shard()),
-            observer: observers::combine(&factories, dump),
-        })?;
+        let mut receiver =
+            PacketReceiver::prepare(&settings.listen, &mut passed, || PacketHandlers {
+                shard: aggregates.then(|| registry.shard()),
+                observer: observers::combine(&factories, dump),
+            })?;
+        let addresses = receiver.addresses().to_vec();
+        let ports = ServicePorts::open(&settings, &mut passed)?;
+        for label in passed.labels() {
+            tracing::warn!(
+                socket = label,
+                "a passed socket is closed: the settings do not name it"
+            );
+        }
         let backends =
             BackendSet::start(opener, prepared, started).map_err(ServerStartError::Thread)?;
+        let inheritance = match predecessor {
+            Some(predecessor) => {
+                Some(predecessor.take_over(&mut registry, &receiver, &backends)?)
+            }
+            None => None,
+        };
+        let mut schedule = FlushSchedule {
+            clock: FlushClock::new(settings.dialect, settings.flush_interval, started),
+            key_log: KeyLog::new(Instant::now()),
+        };
+        let (mut forwarded, mut health) = (SequenceTable::default(), None);
+        // From the commit of a takeover on, no process reads until this one does.
+        let spools = inheritance.map(|inheritance| {
+            receiver.release(inheritance.connections);
+            forwarded = inheritance.sequences;
+            health = inheritance.health;
+            schedule.clock = schedule.clock.continued(inheritance.clock, SystemTime::now());
+            schedule.key_log = KeyLog::continued(Instant::now(), inheritance.since_key_log);
+            inheritance.spools
+        });
         let backends = Arc::new(backends);
         let statuses = backends.statuses();
-        let parts =
-            CoreParts { config_lines, ledger: receiver.ledger(), statuses, repeater, proxy };
+        let parts = CoreParts {
+            config_lines,
+            ledger: receiver.ledger(),
+            statuses,
+            repeater,
+            proxy,
+            forwarded,
+        };
+        let takeover = settings.takeover.clone();
         let core = Arc::new(ServerCore::new(settings, registry, parts, started));
-        let (management, health) = (core.settings().management, core.settings().health);
-        let management =
-            management.map(|address| Management::listen(address, &core)).transpose()?;
-        let health = health.map(|address| health::serve(address, &core)).transpose()?;
-        let flushing = FlushThread::start(&core, &backends).map_err(ServerStartError::Thread)?;
-        Ok(Self { core, receiver, backends, flush_thread: flushing, management, health })
+        if let Some(health) = health {
+            core.set_healthy(health);
+        }
+        let forwards = forward::serve_all(receiver.take_forwards(), &core);
+        let forwards = forwards.map_err(ServerStartError::Thread).map(Some);
+        let forwards = unless_taken_over(forwards, takes_over)?.unwrap_or_default();
+        let ServicePorts { management, health, copies } = ports;
+        let management = management.map(|listener| Management::listen(listener, &core));
+        let management = unless_taken_over(management.transpose(), takes_over)?;
+        let health = health.map(|listener| health::serve(listener, &core));
+        let health = unless_taken_over(health.transpose(), takes_over)?;
+        if !takes_over {
+            receiver.release(Vec::new());
+        }
+        let receiver: SharedReceiver = Arc::new(Mutex::new(Some(receiver)));
+        let shared = FlushShared {
+            core: Arc::clone(&core),
+            receiver: Arc::clone(&receiver),
+            backends: Arc::clone(&backends),
+        };
+        let flushing =
+            FlushThread::start(shared, schedule, handed_over).map_err(ServerStartError::Thread)?;
+        if let Some(Err(error)) = spools.map(|spools| spools.receive(flushing.commands.clone())) {
+            tracing::error!(%error, "cannot receive what the old process could not deliver");
+        }
+        let takeover = takeover.and_then(|path| {
+            let source = HandoverSource {
+                receiver: Arc::clone(&receiver),
+                backends: Arc::clone(&backends),
+                ports: copies,
+                flush: flushing.commands.clone(),
+            };
+            let started = TakeoverListener::start(&path, source).inspect_err(|error| {
+                let path = path.display();
+                tracing::warn!(
+                    %error, %path,
+                    "cannot create the takeover socket: no other process can take over"
+                );
+            });
+            started.ok()
+        });
+        Ok(Self {
+            core,
+            receiver: OwnedReceiver(receiver),
+            addresses,
+            backends,
+            flush_thread: flushing,
+            management,
+            health,
+            forwards,
+            _takeover: takeover,
+        })
     }
 
     /// Returns the addresses that the server receives on, in the order of the settings; `None` for
     /// unix sockets.
     pub fn addresses(&self) -> &[Option<SocketAddr>] {
-        self.receiver.addresses()
+        &self.addresses
     }
 
     /// Returns the address of the management port; `None` if it is off.
@@ -207,13 +392,16 @@ impl StatsdServer {
     /// files and of the backends' mapping files, and with [`ServerParts::environment`] the backends
     /// can be reloaded. Backends of equal sections stay; those of other sections are started and,
     /// within the shutdown timeout, stopped. If one cannot be started, all stay, and the reason is
-    /// logged.
+    /// logged. After a takeover, nothing is reloaded.
     pub fn reload(
         &self,
         settings: &StatsdSettings,
         config_lines: Vec<String>,
     ) -> Vec<&'static str> {
-        self.receiver.reload_access();
+        // Locked until the end, so that no takeover starts meanwhile.
+        let receiver = self.receiver.0.lock();
+        let Some(receiver) = receiver.as_ref() else { return Vec::new() };
+        receiver.reload_access();
         let old = self.core.settings();
         let mut restart = self.core.reload(settings, config_lines);
         let repeater = old.backends.repeater.clone();
@@ -244,13 +432,29 @@ impl StatsdServer {
         }
     }
 
+    /// Whether another process has taken over.
+    pub fn was_handed_over(&self) -> bool {
+        self.receiver.0.lock().is_none()
+    }
+
     /// Shuts down gracefully: drains the sockets, flushes, and waits for the backends, all within
-    /// about the configured timeout.
+    /// about the configured timeout. After a takeover, only waits for the backends.
     pub fn stop(self) -> ShutdownReport {
         let timeout = self.core.settings().shutdown_timeout;
         let deadline = Instant::now() + timeout;
-        // At most half of the time for draining, because received values must also be sent.
-        let account = self.receiver.stop(timeout / 2);
+        drop(self.forwards);
+        // Waits for the end of a takeover in progress. After a successful one there is nothing to
+        // drain.
+        let receiver = self.receiver.0.lock().take();
+        let account = match receiver {
+            // At most half of the time for draining, because received values must also be sent.
+            Some(receiver) => receiver.stop(timeout / 2),
+            None => {
+                // The other process has these ports, too.
+                drop((self.management, self.health));
+                self.core.ledger().read()
+            }
+        };
         let left = || deadline.saturating_duration_since(Instant::now());
         if let Some(repeater) = self.core.take_repeater() {
             let _ = repeater.finish(left() / 2);
@@ -260,23 +464,53 @@ impl StatsdServer {
     }
 }
 
+/// Returns the result of starting a service. After the commit of a takeover, a failure is logged
+/// instead: ending would lose the aggregates.
+fn unless_taken_over<T>(
+    started: Result<Option<T>, ServerStartError>,
+    takes_over: bool,
+) -> Result<Option<T>, ServerStartError> {
+    match started {
+        Err(error) if takes_over => {
+            tracing::error!(%error, "a service is not available until a restart");
+            Ok(None)
+        }
+        started => started,
+    }
+}
+
 impl FlushThread {
-    fn start(core: &Arc<ServerCore>, backends: &Arc<BackendSet>) -> io::Result<Self> {
-        let (stop, stopped) = mpsc::channel();
+    fn start(
+        shared: FlushShared,
+        schedule: FlushSchedule,
+        handed_over: Option<Box<dyn FnOnce() + Send>>,
+    ) -> io::Result<Self> {
+        let (commands, received) = mpsc::channel();
         let (done, ended) = mpsc::channel();
-        let (core, backends) = (Arc::clone(core), Arc::clone(backends));
         thread::Builder::new().name("statsd-flush".into()).spawn(move || {
-            let timeout = run(&core, &backends, &stopped);
-            // Without a timeout, the server was dropped instead of stopped: skip the last flush.
-            if let Some(timeout) = timeout {
-                let _ = done.send(last_flush(&core, &backends, timeout));
-            }
+            let FlushShared { core, backends, .. } = &shared;
+            let undelivered = match run(&shared, schedule, &received) {
+                FlushEnd::Stopped(timeout) => last_flush(core, backends, timeout),
+                // Skip the last flush.
+                FlushEnd::Dropped => return,
+                FlushEnd::HandedOver(stream, relay) => {
+                    if let Some(handed_over) = handed_over {
+                        handed_over();
+                    }
+                    let deadline = Instant::now() + core.settings().shutdown_timeout;
+                    let undelivered = takeover::send_spools(&stream, backends, deadline);
+                    relay.finish(deadline);
+                    takeover::finish(&stream);
+                    undelivered
+                }
+            };
+            let _ = done.send(undelivered);
         })?;
-        Ok(Self { stop, ended })
+        Ok(Self { commands, ended })
     }
 
     fn finish(self, timeout: Duration) -> Vec<(&'static str, String)> {
-        let _ = self.stop.send(timeout);
+        let _ = self.commands.send(FlushCommand::Stop(timeout));
         // Slightly longer than the backends' timeout, so that their reports arrive.
         match self.ended.recv_timeout(timeout + Duration::from_millis(500)) {
             Ok(undelivered) => undelivered,
@@ -285,16 +519,25 @@ impl FlushThread {
     }
 }
 
-/// Flushes on schedule until stopped. Returns the timeout for the shutdown, or `None` if the server
-/// was dropped.
+/// The reason why the flush thread ends.
+#[derive(Debug)]
+enum FlushEnd {
+    /// The server is stopped, and has this time for the last flush.
+    Stopped(Duration),
+    /// The server was dropped.
+    Dropped,
+    /// The process at the other end of the stream has taken over.
+    HandedOver(UnixStream, Box<LineRelay>),
+}
+
+/// Flushes on schedule until stopped or handed over.
 fn run(
-    core: &ServerCore,
-    backends: &BackendSet,
-    stopped: &mpsc::Receiver<Duration>,
-) -> Option<Duration> {
+    FlushShared { core, receiver, backends }: &FlushShared,
+    schedule: FlushSchedule,
+    commands: &mpsc::Receiver<FlushCommand>,
+) -> FlushEnd {
     let settings = core.settings();
-    let mut clock = FlushClock::new(settings.dialect, settings.flush_interval, core.started());
-    let mut key_log = KeyLog::new(Instant::now());
+    let FlushSchedule { mut clock, mut key_log } = schedule;
     let mut account = LossAccount::default();
     let repeats = !settings.backends.repeater.is_empty();
     let mut notices = ThrottledNotices::default();
@@ -303,9 +546,26 @@ fn run(
         let until_flush = clock.time_until_flush(now);
         let until_keys = key_log.time_until_write(&core.settings().key_flush, Instant::now());
         let wait = until_keys.map_or(until_flush, |keys| keys.min(until_flush));
-        match stopped.recv_timeout(wait) {
-            Ok(timeout) => return Some(timeout),
-            Err(RecvTimeoutError::Disconnected) => return None,
+        match commands.recv_timeout(wait) {
+            Ok(FlushCommand::Stop(timeout)) => return FlushEnd::Stopped(timeout),
+            Ok(FlushCommand::HandOver { stream, file, reply }) => {
+                let schedules = (&clock, &key_log);
+                let outcome = takeover::hand_over(&stream, core, receiver, backends, schedules);
+                // The new process replaces the file. Dropping the server must not remove it.
+                if let Some(mut file) = file.lock().take_if(|_| outcome.is_ok()) {
+                    file.set_owned(false);
+                }
+                // The thread of the takeover socket waits for the reply.
+                match outcome {
+                    Ok(relay) => {
+                        let _ = reply.send(Ok(()));
+                        return FlushEnd::HandedOver(stream, Box::new(relay));
+                    }
+                    Err(error) => drop(reply.send(Err(error))),
+                }
+            }
+            Ok(FlushCommand::Adopt(id, spool)) => adopt(backends, &id, spool),
+            Err(RecvTimeoutError::Disconnected) => return FlushEnd::Dropped,
             Err(RecvTimeoutError::Timeout) => {}
         }
         let now = SystemTime::now();
@@ -326,6 +586,19 @@ fn run(
     }
 }
 
+/// Passes batches of another process to the same backend of this one.
+fn adopt(backends: &BackendSet, id: &BackendId, spool: BackendSpool) {
+    let values = spool.batches.iter().map(|batch| batch.values).sum::<u64>();
+    if !backends.adopt(id, spool) {
+        tracing::error!(
+            backend = id.name,
+            values,
+            "values dropped: the old process could not deliver them, and this one has no such \
+             backend"
+        );
+    }
+}
+
 /// Flushes the interval that the shutdown cut short, and all values that the backends have spooled,
 /// within `timeout`. Returns the backends that did not deliver all values, each with the reason.
 fn last_flush(
@@ -334,6 +607,7 @@ fn last_flush(
     timeout: Duration,
 ) -> Vec<(&'static str, String)> {
     let deadline = Instant::now() + timeout;
+    core.close_forwarding();
     let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
     let snapshot = core.flush(time, core.ledger().read());
     backends.finish(&snapshot, deadline)

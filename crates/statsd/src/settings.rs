@@ -28,11 +28,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub(crate) use self::backends::KAFKA_MISSING;
 pub use self::{
     backends::{
-        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, GraphiteProtocol,
-        GraphiteSettings, InfluxSettings, KafkaFormat, KafkaSettings, ObserverType, OtlpSettings,
-        Partition, PostgresCopyFormat, PostgresSettings, PrometheusNames, PrometheusSettings,
-        ProxyNodeSettings, ProxySettings, RemoteWriteSettings, RepeaterProtocol, RepeaterSettings,
-        SaslMechanism, Temporality, WebhookSettings,
+        BackendSettings, ConsoleSettings, ExecFormat, ExecSettings, FileSettings, ForwardSettings,
+        GraphiteProtocol, GraphiteSettings, HostAndPort, InfluxSettings, KafkaFormat,
+        KafkaSettings, ObserverType, OtlpSettings, Partition, PostgresCopyFormat, PostgresSettings,
+        PrometheusNames, PrometheusSettings, ProxyNodeSettings, ProxySettings, RemoteWriteSettings,
+        RepeaterProtocol, RepeaterSettings, SaslMechanism, Temporality, WebhookSettings,
     },
     input::{DogstatsdSettings, ExtraTypes, TagStyles},
     limits::{ExcessAction, PrefixLimit},
@@ -63,6 +63,9 @@ pub struct StatsdSettings {
     pub management: Option<SocketAddr>,
     /// Address that serves `/healthz` over HTTP. Default: off.
     pub health: Option<SocketAddr>,
+    /// Path of the socket on which `howdah statsd --takeover` takes over from this server. Default:
+    /// none.
+    pub takeover: Option<PathBuf>,
     /// Reply to `health` until that command changes it: true is `up`.
     pub healthy: bool,
     /// Time between flushes, phase-locked to the server's start. Default: 10 s.
@@ -103,6 +106,7 @@ impl Default for StatsdSettings {
             listen: vec![ListenSettings::default()],
             management: Some(SocketAddr::from(([127, 0, 0, 1], 8126))),
             health: None,
+            takeover: None,
             healthy: true,
             flush_interval: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(10),

@@ -5,6 +5,10 @@
 //! exponential histogram of scale 6 and Prometheus' native histogram of schema 6 (whose index is
 //! one higher), and merging neighbours gives the coarser ones of both exactly.
 
+use howdah_codec::ByteWriter as _;
+
+use crate::binary::{BinaryReader, BinaryWriter as _, HandoverFormatError};
+
 /// A sketch of a distribution: counts per bucket, with exact count, sum, minimum and maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sketch {
@@ -104,6 +108,44 @@ impl Sketch {
         let negative = negative.map(|(index, count)| (-middle(*index), *count));
         let positive = positive.map(|(index, count)| (middle(*index), *count));
         negative.chain([(0.0, self.zeros)]).chain(positive)
+    }
+
+    /// Appends the sketch to a buffer.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        for buckets in [&self.positive, &self.negative] {
+            out.write_count(buckets.0.len());
+            for (index, count) in &buckets.0 {
+                out.write_signed((*index).into());
+                out.write_f64(*count);
+            }
+        }
+        [self.zeros, self.count, self.sum].iter().for_each(|value| out.write_f64(*value));
+        out.write_option(self.range, |out, (lower, upper)| {
+            out.write_f64(lower);
+            out.write_f64(upper);
+        });
+    }
+
+    /// Reads a sketch that [`write_to`](Self::write_to) has written.
+    pub(crate) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let valid = index(Self::SMALLEST)..=index(Self::LARGEST);
+        let mut buckets = || {
+            let list = from.list(|from| {
+                let index = i32::try_from(from.signed()?).ok();
+                let index = index.filter(|index| valid.contains(index));
+                let index =
+                    index.ok_or(HandoverFormatError::Invalid("a sketch has an unknown bucket"))?;
+                Ok((index, from.f64()?))
+            })?;
+            if !list.is_sorted_by(|(one, _), (next, _)| one < next) {
+                return Err(HandoverFormatError::Invalid("the buckets of a sketch are unsorted"));
+            }
+            Ok(SketchBuckets(list))
+        };
+        let (positive, negative) = (buckets()?, buckets()?);
+        let (zeros, count, sum) = (from.f64()?, from.f64()?, from.f64()?);
+        let range = from.option(BinaryReader::range)?;
+        Ok(Self { positive, negative, zeros, count, sum, range })
     }
 
     /// Returns the number of samples, weighted.

@@ -19,7 +19,8 @@ use std::{
 use anyhow::{Context as _, bail};
 use howdah_connect::Environment;
 use howdah_statsd::{
-    server::{ServerParts, ServerStartError, StatsdServer},
+    receiver::InheritedSockets,
+    server::{Predecessor, ServerParts, ServerStartError, StatsdServer},
     settings::{self, StatsdDialect, StatsdLogLevel, StatsdSettings},
 };
 use signal_hook::{
@@ -42,6 +43,9 @@ use crate::{
 /// statsd (config.js), Net::Statsd::Server, the Datadog agent (datadog.yaml), gostatsd, statsite,
 /// Telegraf (telegraf.conf) or statsd_exporter (flags or mapping file).
 ///
+/// Sockets passed by a service manager (systemd socket activation) are used for the addresses in
+/// the settings that they are bound to.
+///
 /// SIGHUP reloads the settings, and so does a change of a config.js. SIGTERM and Ctrl-C flush a
 /// last time and exit; a second signal stops at once.
 #[derive(Debug, clap::Args)]
@@ -58,6 +62,10 @@ pub(crate) struct Args {
     /// Address of the management port, or off; overrides the settings
     #[arg(long, value_name = "ADDRESS")]
     management: Option<ManagementArg>,
+    /// Take over from the running process: its sockets, connections, aggregates and schedule; it
+    /// delivers what it has flushed, and exits. Settings must name its takeover socket
+    #[arg(long)]
+    takeover: bool,
     /// Report all problems with the settings, then exit; with 3 if there are any
     #[arg(long)]
     check: bool,
@@ -131,10 +139,15 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
-    let signals = receive_signals(Signals::new([SIGHUP, SIGINT, SIGTERM])?)?;
-    let server = start(read)?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let signals = receive_signals(signals)?;
+    let server = start(read, args.takeover, Box::new(move || handle.close()))?;
     announce(&server, ctx);
-    service_state("READY=1");
+    // Tell systemd that the main process of the service has changed.
+    let takes_over = args.takeover;
+    let main = if takes_over { format!("\nMAINPID={}", std::process::id()) } else { String::new() };
+    service_state(&format!("READY=1{main}"));
     loop {
         let event = if reloads_on_change {
             signals.recv_timeout(WATCH_INTERVAL)
@@ -148,6 +161,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
                 tracing::info!("the settings file has changed");
             }
             Err(mpsc::RecvTimeoutError::Timeout) => continue,
+            // Without a signal, another process has taken over.
             Ok(_) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
         if let Some(settings) = reload(args, ctx, &server) {
@@ -155,7 +169,10 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
     }
     drop(flag);
-    service_state("STOPPING=1");
+    // After a takeover, the service continues in another process.
+    if !server.was_handed_over() {
+        service_state("STOPPING=1");
+    }
     stop(server, ctx)
 }
 
@@ -314,7 +331,16 @@ fn with_overrides(args: &Args, mut read: settings::ParsedSettings) -> settings::
         Some(ManagementArg::Listen(address)) => read.settings.management = Some(address),
         None => {}
     }
+    read.settings.takeover = read.settings.takeover.take().or_else(default_takeover_socket);
     read
+}
+
+/// Returns the path of the takeover socket in the folder that systemd creates for the service
+/// (`RuntimeDirectory=`), if there is one.
+fn default_takeover_socket() -> Option<PathBuf> {
+    let folders = std::env::var("RUNTIME_DIRECTORY").ok()?;
+    let folder = folders.split(':').next().filter(|folder| !folder.is_empty())?;
+    Some(PathBuf::from(folder).join("takeover.sock"))
 }
 
 /// Returns this machine's host name, for settings that refer to it.
@@ -341,14 +367,41 @@ pub(super) fn check_section(file: &ConfigFile) -> Option<anyhow::Result<Settings
     file.has_section("statsd").then(|| check_settings(read().map_err(anyhow::Error::from)))
 }
 
-fn start(read: settings::ParsedSettings) -> anyhow::Result<StatsdServer> {
+fn start(
+    read: settings::ParsedSettings,
+    takes_over: bool,
+    handed_over: Box<dyn FnOnce() + Send>,
+) -> anyhow::Result<StatsdServer> {
     let settings::ParsedSettings { settings, config_lines, .. } = read;
-    let environment = Some(Environment::from_process());
-    let parts = ServerParts { settings, config_lines, environment, ..ServerParts::default() };
+    let (predecessor, passed) = if takes_over {
+        let path = settings.takeover.as_deref().context("no takeover socket is known").hint(
+            "set `takeover` in the section [statsd] to the same path as in the running process",
+        )?;
+        let (predecessor, sockets) = Predecessor::connect(path).context("cannot take over").hint(
+            "the other process must be running, as the same user and with the same `takeover`",
+        )?;
+        (Some(predecessor), sockets)
+    } else {
+        let passed = InheritedSockets::activated()
+            .hint("the service manager should pass sockets as howdah-statsd.socket does")?;
+        (None, passed)
+    };
+    let parts = ServerParts {
+        settings,
+        config_lines,
+        environment: Some(Environment::from_process()),
+        passed,
+        predecessor,
+        handed_over: Some(handed_over),
+        ..ServerParts::default()
+    };
     match StatsdServer::start(parts) {
         Ok(server) => Ok(server),
         // The error names the backend.
         Err(error @ ServerStartError::Backend(_)) => Err(error.into()),
+        Err(error) if takes_over => Err(error)
+            .context("cannot start the statsd server")
+            .hint("the running process goes on: its log may say more"),
         Err(error) => Err(error)
             .context("cannot start the statsd server")
             .hint("is another statsd server running? [[statsd.listen]] sets the addresses"),

@@ -167,6 +167,20 @@ fn pool_service_and_socket_units_match() {
     assert_eq!(ports, ["6432", "6432"], "clients look for a unix socket by the port's number");
 }
 
+#[test]
+fn statsd_service_and_socket_units_match() {
+    let unit = read("deploy/systemd/howdah-statsd.service");
+    // A new process that takes over reports itself as the main one.
+    assert_eq!(values(&unit, "NotifyAccess"), ["all"]);
+    let sockets = read("deploy/systemd/howdah-statsd.socket");
+    assert!(!sockets.contains("Accept=") && !sockets.contains("Service="));
+    // The addresses are those of the installed settings.
+    let settings: toml::Table = toml::from_str(&read("deploy/packages/statsd.toml")).unwrap();
+    let listen = settings["statsd"]["listen"].as_array().unwrap();
+    let addresses: Vec<_> = listen.iter().map(|one| one["address"].as_str().unwrap()).collect();
+    assert_eq!(values(&sockets, "ListenDatagram"), addresses);
+}
+
 /// The installed settings files are valid, also once their examples are uncommented.
 #[test]
 fn packaged_settings_are_valid() {

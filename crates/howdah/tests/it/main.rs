@@ -42,6 +42,7 @@ mod soak;
 mod spark;
 mod statsd;
 mod statsd_formats;
+mod statsd_takeover;
 mod structure;
 mod tmux;
 mod top;

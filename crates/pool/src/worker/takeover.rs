@@ -23,26 +23,14 @@
 //! Only a process of the same user, or of root, may take over.
 
 mod format;
-mod frame;
 mod receiver;
 mod sender;
 
-use std::{
-    io,
-    os::{
-        fd::AsFd,
-        unix::{
-            fs::{FileTypeExt as _, PermissionsExt as _},
-            net::{UnixListener, UnixStream},
-        },
-    },
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
+use howdah_net::takeover::send_frame;
 use howdah_pool_config::Config;
 use howdah_wire::startup::CancelKey;
-
-use rustix::{net::sockopt::socket_peercred, process::geteuid};
 
 pub(super) use self::{
     receiver::Successor,
@@ -63,29 +51,13 @@ pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     Some(directory.join(format!(".s.howdah.{}", listen.port)))
 }
 
-/// Listens on the takeover socket, replacing a previous one.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
-
-/// Whether the peer process runs as the same user or as root.
-fn is_same_user(socket: &UnixStream) -> bool {
-    let user = geteuid();
-    socket_peercred(socket.as_fd()).is_ok_and(|peer| peer.uid == user || peer.uid.is_root())
-}
-
 /// Forwards a CancelRequest to the old process while it may still have the client. Returns whether
 /// it may.
 pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) -> bool {
     let old = shared.predecessor.socket.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, it has no clients to cancel for.
-        let _ = frame::send(socket, format::CANCEL, &format::encode_key(key), None);
+        let _ = send_frame(socket, format::CANCEL, &format::encode_key(key), None);
     }
     old.is_some()
 }
@@ -95,8 +67,7 @@ pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState
     let old = shared.predecessor.socket.lock();
     if let Some(socket) = &*old {
         // If the old process is gone, none of its clients waits for this.
-        let _ =
-            frame::send(socket, format::LISTENING, &format::encode_round(database, round), None);
+        let _ = send_frame(socket, format::LISTENING, &format::encode_round(database, round), None);
     }
 }
 

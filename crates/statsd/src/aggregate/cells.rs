@@ -144,7 +144,8 @@ impl NewNames {
         self.entries.is_empty()
     }
 
-    fn clear(&mut self) {
+    /// Removes all keys.
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.text.clear();
         self.entries.shrink_to(Self::RETAINED_ENTRIES);
@@ -162,6 +163,25 @@ pub struct CellTable<C> {
 impl<C> Default for CellTable<C> {
     fn default() -> Self {
         Self { cells: Vec::new(), touched: Vec::new() }
+    }
+}
+
+impl<C> CellTable<C> {
+    /// Returns each used cell with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &C)> {
+        self.touched.iter().map(|index| (*index as usize, &self.cells[*index as usize]))
+    }
+
+    /// Like [`iter`](Self::iter), in the same order, but with mutable cells of consecutive numbers
+    /// from 0, as added by [`push`](Self::push).
+    pub(crate) fn iter_pushed_mut(&mut self) -> impl Iterator<Item = &mut C> {
+        self.cells.iter_mut()
+    }
+
+    /// Adds a used cell, whose number is one higher than that of the previous one, from 0.
+    pub(crate) fn push(&mut self, cell: C) {
+        self.touched.push(self.cells.len() as u32);
+        self.cells.push(cell);
     }
 }
 

@@ -35,6 +35,11 @@ impl MessageBuffer {
         }
     }
 
+    /// Returns all lines, each with the time of its receipt.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (SystemTime, &[u8])> {
+        self.lines.iter().map(|(received, line)| (*received, &**line))
+    }
+
     /// Removes all lines, each with the time of its receipt.
     pub(crate) fn take(&mut self) -> Vec<(SystemTime, Box<[u8]>)> {
         self.bytes = 0;

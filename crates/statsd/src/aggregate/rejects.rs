@@ -45,6 +45,11 @@ impl Rejects {
         }
     }
 
+    /// Adds rejected values that another process has counted, without their lines.
+    pub(crate) fn add_count(&mut self, reason: RejectReason, count: u64) {
+        self.counts[reason as usize] += count;
+    }
+
     /// Adds the counts of `other`, and its lines up to the limit.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {

@@ -83,6 +83,11 @@ impl SampleShard {
         self.add(cell, sample.value, sample.rate);
     }
 
+    /// Returns the last totals of counters whose senders report all counts since their start.
+    pub(crate) fn running_totals(&mut self) -> &mut RunningTotals {
+        &mut self.totals
+    }
+
     /// Stores events and service checks from now on, instead of only counting them.
     pub fn store_messages(&mut self) {
         self.message_bytes = Some(self.limits.message_bytes);

@@ -99,6 +99,18 @@ impl TimedValues {
         })
     }
 
+    /// Adds an aggregate of another process, whose key and time are not there yet.
+    pub(crate) fn restore(&mut self, sample: TimedSample<'_>) {
+        let TimedSample { kind, time, name, tags, value, stamp, hits } = sample;
+        let mut encoded = vec![kind as u8];
+        encoded.extend_from_slice(&time.unwrap_or(NO_TIME).to_le_bytes());
+        // The name came in one packet.
+        encoded.extend_from_slice(&(name.len() as u32).to_le_bytes());
+        encoded.extend_from_slice(name);
+        encoded.extend_from_slice(tags);
+        self.cells.insert(encoded.into(), TimedCell { value, stamp, hits });
+    }
+
     /// Returns the number of distinct keys and times.
     pub fn len(&self) -> usize {
         self.cells.len()

@@ -1,5 +1,7 @@
 //! The weights of a timer's samples: the inverses of their rates.
 
+use crate::binary::{BinaryReader, BinaryWriter as _, HandoverFormatError};
+
 /// The sums of a timer's weights. They take memory only once a sample had a rate: until then each
 /// weighs 1, and nothing is added up.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +49,21 @@ impl SampleWeights {
             Some(totals) => **totals,
             None => WeightTotals { count: samples as f64, excess: 0.0 },
         }
+    }
+
+    /// Appends the totals, for another process; nothing if no sample had a rate.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        out.write_option(self.0.as_deref(), |out, totals| {
+            out.write_f64(totals.count);
+            out.write_f64(totals.excess);
+        });
+    }
+
+    /// Reads totals that [`write_to`](Self::write_to) has written.
+    pub(crate) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let totals =
+            from.option(|from| Ok(WeightTotals { count: from.f64()?, excess: from.f64()? }))?;
+        Ok(Self(totals.map(Box::new)))
     }
 
     /// Sets the totals to those of no samples; retains the memory.

@@ -25,7 +25,7 @@ use std::{
 
 use self::program::ExecError;
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements, StopDeadline,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements, StopDeadline,
     metric_json::for_each_json,
     outbox::{BatchSink, Outbox, ValueBatch},
 };
@@ -60,6 +60,18 @@ impl ExecBackend {
         status.set("flush_length", 0.0);
         let outbox = Outbox::new(settings.spool_bytes);
         Ok(Self { settings, outbox, status, stop: StopDeadline::new()? })
+    }
+
+    /// Passes the spooled batches to the program for the last time, within `timeout`.
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let (start, mut bytes) = (Instant::now(), 0);
+        let Self { settings, outbox, stop, .. } = self;
+        let (settings, stop) = (&*settings, &*stop);
+        stop.set(start + timeout);
+        let delivery = outbox.deliver_now(start, |batch| send(settings, stop, batch, &mut bytes));
+        let delivered = delivery.into_result(self.settings.program(), &self.status);
+        self.record_flush(start, bytes);
+        delivered
     }
 
     fn record_flush(&self, start: Instant, bytes: usize) {
@@ -126,15 +138,25 @@ impl MetricBackend for ExecBackend {
     }
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
-        let (start, mut bytes) = (Instant::now(), 0);
-        let Self { settings, outbox, stop, .. } = self;
-        let (settings, stop) = (&*settings, &*stop);
-        stop.set(start + timeout);
-        let delivery = outbox.deliver_now(start, |batch| send(settings, stop, batch, &mut bytes));
-        let delivered = delivery.into_result(self.settings.program(), &self.status);
+        let delivered = self.deliver_rest(timeout);
         let abandoned = self.outbox.abandon(self.settings.program());
-        self.record_flush(start, bytes);
+        self.outbox.report(&self.status);
         delivered.and(abandoned)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        delivered
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.outbox.adopt(spool.batches, true);
+        self.outbox.report(&self.status);
     }
 }
 

@@ -6,14 +6,17 @@ use howdah_connect::Environment;
 use howdah_http::client::EndpointError;
 
 use super::{
-    ConsoleOutput, ExecBackend, FileBackend, GraphiteBackend, InfluxBackend, MetricBackend,
-    OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend, PrometheusError,
-    RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
+    ConsoleOutput, EndpointSource, ExecBackend, FileBackend, ForwardBackend, GraphiteBackend,
+    InfluxBackend, MetricBackend, OtlpBackend, PostgresBackend, PostgresError, PrometheusBackend,
+    PrometheusError, RemoteWriteBackend, RemoteWriteError, ScrapeEndpoint, WebhookBackend,
 };
-use crate::settings::{
-    ConsoleSettings, ExecSettings, FileSettings, GraphiteSettings, InfluxSettings, KafkaSettings,
-    OtlpSettings, PostgresSettings, PrometheusSettings, RemoteWriteSettings, StatsdDialect,
-    StatsdSettings, WebhookSettings,
+use crate::{
+    receiver::InheritedSockets,
+    settings::{
+        ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteSettings,
+        InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings, PrometheusSettings,
+        RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
+    },
 };
 
 /// The reason why a backend cannot be created.
@@ -69,6 +72,7 @@ pub(crate) enum BackendSection {
     Postgres(PostgresSettings),
     Exec(ExecSettings),
     Webhook(WebhookSettings),
+    Forward(ForwardSettings),
 }
 
 /// A backend that was opened from a section.
@@ -104,6 +108,7 @@ impl BackendSection {
             .chain(settings.postgres.iter().cloned().map(Self::Postgres))
             .chain(settings.exec.iter().cloned().map(Self::Exec))
             .chain(settings.webhook.iter().cloned().map(Self::Webhook))
+            .chain(settings.forward.iter().cloned().map(Self::Forward))
             .collect()
     }
 
@@ -115,8 +120,8 @@ impl BackendSection {
         }
     }
 
-    /// Opens the backend. Only the Prometheus endpoint is opened here, or `earlier` is used if
-    /// there is one; the others connect when they first flush.
+    /// Opens the backend. Only the Prometheus endpoint is opened here; the others connect when they
+    /// first flush.
     ///
     /// # Errors
     ///
@@ -125,7 +130,7 @@ impl BackendSection {
         &self,
         dialect: StatsdDialect,
         environment: &Environment,
-        earlier: Option<&Arc<ScrapeEndpoint>>,
+        source: EndpointSource<'_>,
     ) -> Result<OpenedBackend, BackendOpenError> {
         let mut endpoint = None;
         let backend: Box<dyn MetricBackend> = match self {
@@ -133,7 +138,7 @@ impl BackendSection {
             Self::Console(settings) => Box::new(ConsoleOutput::new(settings, dialect)),
             Self::File(settings) => Box::new(FileBackend::new(settings.clone())),
             Self::Prometheus(settings) => {
-                let backend = PrometheusBackend::with_endpoint(settings, earlier)?;
+                let backend = PrometheusBackend::with_endpoint(settings, source)?;
                 endpoint = Some(backend.endpoint());
                 Box::new(backend)
             }
@@ -157,6 +162,10 @@ impl BackendSection {
             Self::Webhook(settings) => {
                 Box::new(WebhookBackend::new(settings).map_err(BackendOpenError::Webhook)?)
             }
+            Self::Forward(settings) => {
+                let uname = rustix::system::uname();
+                Box::new(ForwardBackend::new(settings, &uname.nodename().to_string_lossy()))
+            }
         };
         Ok(OpenedBackend { backend, endpoint })
     }
@@ -174,7 +183,10 @@ pub fn open(
     environment: &Environment,
 ) -> Result<Vec<Box<dyn MetricBackend>>, BackendOpenError> {
     let sections = BackendSection::all(settings).into_iter();
-    let opened = sections.map(|section| section.open(settings.dialect, environment, None));
+    let opened = sections.map(|section| {
+        let mut passed = InheritedSockets::default();
+        section.open(settings.dialect, environment, EndpointSource::New(&mut passed))
+    });
     opened.map(|opened| Ok(opened?.backend)).collect()
 }
 
@@ -209,6 +221,8 @@ fn each_section_opens_backend() {
         timeout = "3s"
         [[backends.webhook]]
         url = "http://localhost/events"
+        [[backends.forward]]
+        to = "[::1]:8128"
         "#;
     let kafka = "[[backends.kafka]]\nbrokers = ['localhost:9092']\ntopic = 'metrics'\n";
     let has_kafka = cfg!(feature = "kafka");
@@ -238,6 +252,7 @@ fn each_section_opens_backend() {
         "postgres",
         "exec",
         "webhook",
+        "forward",
     ];
     all.retain(|name| has_kafka || *name != "kafka");
     assert_eq!(names, all);

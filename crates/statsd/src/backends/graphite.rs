@@ -18,7 +18,7 @@ use howdah_connect::deadline::DeadlineStream;
 
 use self::lines::{GraphiteEncoder, Namespaces};
 use super::{
-    BackendError, BackendStatus, MetricBackend,
+    BackendError, BackendSpool, BackendStatus, MetricBackend,
     outbox::{BatchSink, DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
 use crate::{
@@ -124,6 +124,21 @@ impl GraphiteBackend {
         closed
     }
 
+    /// Sends the spooled batches for the last time, within `timeout`.
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        self.resolve_unconfirmed();
+        let start = Instant::now();
+        let deadline = start + timeout;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let mut delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
+        self.link.persistent = false;
+        delivery.add(self.close(deadline, HANG_UP_TIMEOUT));
+        let delivered = delivery.into_result(&self.receiver(), &self.status);
+        self.record_flush(start, bytes);
+        delivered
+    }
+
     fn record_flush(&self, start: Instant, bytes: usize) {
         if bytes > 0 {
             self.status.set("flush_time", start.elapsed().as_millis() as f64);
@@ -201,18 +216,25 @@ impl MetricBackend for GraphiteBackend {
     }
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
-        self.resolve_unconfirmed();
-        let start = Instant::now();
-        let deadline = start + timeout;
-        let (link, mut bytes) = (&mut self.link, 0);
-        let mut delivery =
-            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
-        self.link.persistent = false;
-        delivery.add(self.close(deadline, HANG_UP_TIMEOUT));
-        let delivered = delivery.into_result(&self.receiver(), &self.status);
+        let delivered = self.deliver_rest(timeout);
         let abandoned = self.outbox.abandon(&self.receiver());
-        self.record_flush(start, bytes);
+        self.outbox.report(&self.status);
         delivered.and(abandoned)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        delivered
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.outbox.adopt(spool.batches, true);
+        self.outbox.report(&self.status);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use howdah_http::client::{HttpEndpoint, PostError, quote};
 
 use super::{
-    BackendError, BackendStatus,
+    BackendError, BackendSpool, BackendStatus,
     outbox::{BatchSink, Outbox, SendError, ValueBatch},
 };
 
@@ -76,8 +76,33 @@ impl HttpSender {
         delivery.into_result(&self.receiver, &self.status)
     }
 
-    /// Sends the spooled batches for the last time, within `timeout`.
+    /// Sends the spooled batches for the last time, within `timeout`, and drops the rest.
     pub(super) fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        let abandoned = self.outbox.abandon(&self.receiver);
+        self.outbox.report(&self.status);
+        delivered.and(abandoned)
+    }
+
+    /// Sends the spooled batches for the last time, within `timeout`, and moves the rest to
+    /// `spool`.
+    pub(super) fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        delivered
+    }
+
+    /// Spools batches of another process before the own ones.
+    pub(super) fn adopt(&mut self, spool: BackendSpool) {
+        self.outbox.adopt(spool.batches, true);
+        self.outbox.report(&self.status);
+    }
+
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
         let start = Instant::now();
         let (endpoint, receiver, refused) = (&self.endpoint, &self.receiver, self.refused);
         let mut bytes = 0;
@@ -87,9 +112,8 @@ impl HttpSender {
                 .map_err(|error| HttpSendError { error, refused })
         });
         let delivered = delivery.into_result(&self.receiver, &self.status);
-        let abandoned = self.outbox.abandon(&self.receiver);
         self.record_flush(start, bytes);
-        delivered.and(abandoned)
+        delivered
     }
 
     fn record_flush(&self, start: Instant, bytes: usize) {

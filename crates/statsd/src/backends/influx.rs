@@ -16,7 +16,7 @@ use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 use howdah_http::client::{EndpointError, Headers, HttpEndpoint, PostError, authorization};
 
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     http::{AGENT, HttpSender},
     metric_json::MetricLine,
     outbox::{BatchSink, ValueBatch},
@@ -86,6 +86,18 @@ impl MetricBackend for InfluxBackend {
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         self.poster.finish(timeout)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        self.poster.hand_over(timeout, spool)
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.poster.adopt(spool);
     }
 }
 

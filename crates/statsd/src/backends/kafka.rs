@@ -11,7 +11,9 @@ mod connection;
 mod messages;
 
 use std::{
-    fmt, fs, io,
+    fmt, fs,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    io,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -24,8 +26,8 @@ use self::{
     messages::KafkaBatchWriter,
 };
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements, influx::for_each_line,
-    metric_json::for_each_json, outbox::Outbox,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
+    influx::for_each_line, metric_json::for_each_json, outbox::Outbox,
 };
 use crate::{
     flush::FlushSnapshot,
@@ -46,7 +48,7 @@ pub struct KafkaBackend {
     connection: KafkaConnection,
     outbox: Outbox,
     status: BackendStatus,
-    /// Number of batches written so far, which identifies each.
+    /// The number of the last batch, which identifies it.
     batches: u64,
 }
 
@@ -88,8 +90,23 @@ impl KafkaBackend {
             connection: KafkaConnection::new(settings, password)?,
             outbox: Outbox::new(settings.spool_bytes),
             status,
-            batches: 0,
+            // Random, because batches of another process may be adopted.
+            batches: RandomState::new().build_hasher().finish() >> 1,
         })
+    }
+
+    /// Sends the spooled batches for the last time, within `timeout`.
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let (start, mut bytes) = (Instant::now(), 0);
+        let Self { connection, outbox, .. } = self;
+        let delivery = outbox.deliver_now(start, |batch| -> Result<(), KafkaError> {
+            connection.send(&batch.bytes, start + timeout)?;
+            bytes += batch.bytes.len();
+            Ok(())
+        });
+        let delivered = delivery.into_result(&self.receiver, &self.status);
+        self.record_flush(start, bytes);
+        delivered
     }
 
     fn record_flush(&self, start: Instant, bytes: usize) {
@@ -156,17 +173,26 @@ impl MetricBackend for KafkaBackend {
     }
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
-        let (start, mut bytes) = (Instant::now(), 0);
-        let Self { connection, outbox, .. } = self;
-        let delivery = outbox.deliver_now(start, |batch| -> Result<(), KafkaError> {
-            connection.send(&batch.bytes, start + timeout)?;
-            bytes += batch.bytes.len();
-            Ok(())
-        });
-        let delivered = delivery.into_result(&self.receiver, &self.status);
+        let delivered = self.deliver_rest(timeout);
         let abandoned = self.outbox.abandon(&self.receiver);
-        self.record_flush(start, bytes);
+        self.outbox.report(&self.status);
         delivered.and(abandoned)
+    }
+
+    /// Messages of a batch that a partition has accepted may be sent again by the other process.
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        delivered
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.outbox.adopt(spool.batches, true);
+        self.outbox.report(&self.status);
     }
 }
 

@@ -18,7 +18,7 @@ use howdah_codec::protobuf::ProtobufMessage;
 use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     http::{AGENT, HttpSender},
     outbox::{BatchSink, ValueBatch},
 };
@@ -97,6 +97,18 @@ impl MetricBackend for OtlpBackend {
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         self.poster.finish(timeout)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        self.poster.hand_over(timeout, spool)
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.poster.adopt(spool);
     }
 }
 

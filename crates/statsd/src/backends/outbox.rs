@@ -34,15 +34,18 @@ pub(crate) const FLUSHES_JOINED: &str = "flushes_joined";
 
 /// A batch of encoded values, with their number.
 #[derive(PartialEq, Eq)]
-pub(super) struct ValueBatch {
-    pub(super) bytes: Vec<u8>,
-    pub(super) values: u64,
-    pub(super) content: BatchContent,
+pub struct ValueBatch {
+    /// The values as the receiver gets them.
+    pub bytes: Vec<u8>,
+    /// Number of values, to count them if they are lost.
+    pub values: u64,
+    /// The destination, for receivers with several.
+    pub content: BatchContent,
 }
 
 /// The destination of a batch, for receivers with several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum BatchContent {
+pub enum BatchContent {
     /// Values, or anything for a receiver with one destination.
     #[default]
     Values,
@@ -54,8 +57,30 @@ pub(super) enum BatchContent {
 
 impl ValueBatch {
     /// Creates a batch of values.
-    pub(super) fn new(bytes: Vec<u8>, values: u64) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>, values: u64) -> Self {
         Self { bytes, values, content: BatchContent::Values }
+    }
+}
+
+/// Batches that were not delivered before another process took over.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct BackendSpool {
+    /// The batches, oldest first.
+    pub batches: Vec<ValueBatch>,
+    /// The transaction of the first batch, if its commit was sent but not answered.
+    pub in_doubt: Option<String>,
+    /// The starts of the partitions that the batches need, in seconds since 1970.
+    pub partitions: Vec<i64>,
+}
+
+impl BackendSpool {
+    /// Adds the batches of `later` at the end.
+    pub(crate) fn append(&mut self, later: Self) {
+        if self.batches.is_empty() {
+            self.in_doubt = later.in_doubt;
+        }
+        self.batches.extend(later.batches);
+        self.partitions.extend(later.partitions);
     }
 }
 
@@ -233,6 +258,23 @@ impl Outbox {
         all.batches.append(&mut self.waiting.batches);
         all.bytes += self.waiting.bytes;
         self.waiting = all;
+    }
+
+    /// Takes all spooled batches, for another process.
+    pub(super) fn take_batches(&mut self) -> Vec<ValueBatch> {
+        std::mem::take(&mut self.waiting).batches.into()
+    }
+
+    /// Spools batches of another process, before or after the own ones. The next attempt trims the
+    /// spool to its limit.
+    pub(super) fn adopt(&mut self, batches: Vec<ValueBatch>, are_first: bool) {
+        let mut adopted = BatchQueue::default();
+        batches.into_iter().for_each(|batch| adopted.push_back(batch));
+        if are_first {
+            std::mem::swap(&mut adopted, &mut self.waiting);
+        }
+        self.waiting.batches.append(&mut adopted.batches);
+        self.waiting.bytes += adopted.bytes;
     }
 
     /// Drops the oldest batches until the spool is within its limit; returns the number of values

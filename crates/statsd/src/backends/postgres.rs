@@ -30,7 +30,7 @@ use howdah_connect::{
 
 use self::{messages::MessageTables, table::SampleTable};
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     outbox::{BatchContent, DeliveryOutcome, Outbox, SendError, ValueBatch},
 };
 use crate::{
@@ -138,6 +138,18 @@ impl PostgresBackend {
         })
     }
 
+    /// Sends the spooled batches for the last time, within `timeout`.
+    fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
+        let start = Instant::now();
+        let deadline = start + timeout;
+        let (link, mut bytes) = (&mut self.link, 0);
+        let delivery =
+            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
+        let delivered = self.finish_delivery(delivery);
+        self.record_flush(start, bytes);
+        delivered
+    }
+
     fn record_flush(&self, start: Instant, bytes: usize) {
         if bytes > 0 {
             self.status.set("flush_time", start.elapsed().as_millis() as f64);
@@ -207,15 +219,35 @@ impl MetricBackend for PostgresBackend {
     }
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
-        let start = Instant::now();
-        let deadline = start + timeout;
-        let (link, mut bytes) = (&mut self.link, 0);
-        let delivery =
-            self.outbox.deliver_now(start, |batch| link.send(batch, deadline, &mut bytes));
-        let delivered = self.finish_delivery(delivery);
+        let delivered = self.deliver_rest(timeout);
         let abandoned = self.outbox.abandon(&self.link.target.to_string());
-        self.record_flush(start, bytes);
+        self.outbox.report(&self.status);
         delivered.and(abandoned)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        let delivered = self.deliver_rest(timeout);
+        spool.batches = self.outbox.take_batches();
+        spool.in_doubt = self.link.in_doubt.take();
+        if !spool.batches.is_empty() {
+            spool.partitions = self.link.needed_partitions.iter().copied().collect();
+        }
+        delivered
+    }
+
+    /// The batches come first, unless the first own one has an unanswered commit.
+    fn adopt(&mut self, spool: BackendSpool) {
+        let are_first = self.link.in_doubt.is_none();
+        self.outbox.adopt(spool.batches, are_first);
+        self.link.require_partition_starts(spool.partitions);
+        if are_first {
+            self.link.in_doubt = spool.in_doubt;
+        }
+        self.outbox.report(&self.status);
     }
 }
 
@@ -223,7 +255,12 @@ impl CopyConnection {
     /// Makes sure that the next batch is sent only once the partitions of these values exist.
     fn require_partitions(&mut self, time: i64, timed: &[TimedMetric]) {
         let times = timed.iter().map(|metric| metric.time).chain([time]);
-        self.needed_partitions.extend(times.map(|time| self.table.start_of(time)));
+        let starts: Vec<i64> = times.map(|time| self.table.start_of(time)).collect();
+        self.require_partition_starts(starts);
+    }
+
+    fn require_partition_starts(&mut self, starts: Vec<i64>) {
+        self.needed_partitions.extend(starts);
         while self.needed_partitions.len() > PARTITIONS_MAX {
             self.needed_partitions.pop_first();
         }

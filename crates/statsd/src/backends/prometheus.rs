@@ -25,7 +25,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
-pub(crate) use self::scrape::ScrapeEndpoint;
+pub(crate) use self::scrape::{EndpointSource, ScrapeEndpoint};
 use self::{
     families::FamilyTable,
     mapping::{MappingResult, NameMapping},
@@ -36,7 +36,9 @@ pub use self::{
     remote_write::{RemoteWriteBackend, RemoteWriteError},
 };
 use super::{BackendError, BackendStatus, MetricBackend, ReloadHook, SnapshotRequirements};
-use crate::{MetricName, aggregate::MetricType, flush::FlushSnapshot, settings};
+use crate::{
+    MetricName, aggregate::MetricType, flush::FlushSnapshot, receiver::InheritedSockets, settings,
+};
 
 /// The backend that serves values to Prometheus.
 #[derive(Debug)]
@@ -79,24 +81,29 @@ impl PrometheusBackend {
     ///
     /// See [`PrometheusError`].
     pub fn new(settings: &settings::PrometheusSettings) -> Result<Self, PrometheusError> {
-        Self::with_endpoint(settings, None)
+        Self::with_endpoint(settings, EndpointSource::New(&mut InheritedSockets::default()))
     }
 
-    /// Like [`new`](Self::new), but at the endpoint of an earlier backend if there is one. That
+    /// Like [`new`](Self::new), but with an endpoint from `source`. That of an earlier backend
     /// serves the earlier backend's values until this one's first flush.
     pub(super) fn with_endpoint(
         settings: &settings::PrometheusSettings,
-        earlier: Option<&Arc<ScrapeEndpoint>>,
+        source: EndpointSource<'_>,
     ) -> Result<Self, PrometheusError> {
         check_settings(settings)?;
         let families = FamilyTable::new(settings, NameMapping::from_settings(settings)?);
         let families = Arc::new(Mutex::new(families));
         let address = settings.listen;
-        let endpoint = match earlier {
-            Some(earlier) => Arc::clone(earlier),
-            None => ScrapeEndpoint::open(address, Arc::clone(&families))
-                .map_err(|source| PrometheusError::Listen { address, source })?
-                .into(),
+        let failed = |source| PrometheusError::Listen { address, source };
+        let open = |passed| ScrapeEndpoint::open(address, passed, Arc::clone(&families));
+        let endpoint = match source {
+            EndpointSource::Earlier(earlier) => Arc::clone(earlier),
+            EndpointSource::Successor(passed) => open(passed).map_err(failed)?.into(),
+            EndpointSource::New(passed) => {
+                let endpoint = open(passed).map_err(failed)?;
+                endpoint.start().map_err(failed)?;
+                endpoint.into()
+            }
         };
         let (settings, status) = (settings.clone(), BackendStatus::default());
         Ok(Self { settings, families, endpoint, status })
@@ -104,6 +111,20 @@ impl PrometheusBackend {
 
     pub(super) fn endpoint(&self) -> Arc<ScrapeEndpoint> {
         Arc::clone(&self.endpoint)
+    }
+
+    fn serve(&self) -> Result<(), BackendError> {
+        self.endpoint.serve(&self.families);
+        self.endpoint.start().map_err(|source| self.error("serving", source))
+    }
+
+    fn error(
+        &self,
+        action: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> BackendError {
+        let receiver = self.endpoint.address().to_string();
+        BackendError { receiver, action, source: source.into() }
     }
 
     /// Returns the address that the endpoint listens on.
@@ -206,8 +227,24 @@ impl MetricBackend for PrometheusBackend {
         families.add_snapshot(snapshot);
         families.report(&self.status);
         drop(families);
-        self.endpoint.serve(&self.families);
-        Ok(())
+        self.serve()
+    }
+
+    fn exports_state(&self) -> bool {
+        true
+    }
+
+    fn export_state(&mut self) -> Option<Vec<u8>> {
+        Some(families::handover::export(&self.families.lock()))
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BackendError> {
+        let mut families = self.families.lock();
+        families::handover::import(&mut families, state)
+            .map_err(|error| self.error("restoring", error))?;
+        families.report(&self.status);
+        drop(families);
+        self.serve()
     }
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
         messages: Arc::default(),
         dropped_by_joins: JoinLosses::default(),
         percentiles: [90.0].into(),
+        mergeable: Arc::default(),
         calculation: Calculation::new(&StatsdSettings::default(), true),
     }
 }

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use howdah_http::client::{EndpointError, Headers, HttpEndpoint, authorization};
 
 use super::{
-    BackendError, BackendStatus, MetricBackend, SnapshotRequirements,
+    BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     http::{AGENT, HttpSender},
     messages,
     outbox::ValueBatch,
@@ -73,6 +73,18 @@ impl MetricBackend for WebhookBackend {
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         self.poster.finish(timeout)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        self.poster.hand_over(timeout, spool)
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.poster.adopt(spool);
     }
 }
 

@@ -63,6 +63,7 @@ impl FlushSnapshot {
             },
             self_metrics: later.self_metrics.clone(),
             percentiles: Arc::clone(&later.percentiles),
+            mergeable: Arc::default(),
             calculation: Arc::clone(&later.calculation),
         }
     }

@@ -7,8 +7,10 @@
 mod calculation;
 mod cell_targets;
 mod deletion;
+pub(crate) mod handover;
 mod interval_merge;
 mod key_rules;
+pub(crate) mod mergeable;
 mod prefix_limits;
 mod ranking;
 mod retarget;
@@ -239,6 +241,9 @@ impl KeyRegistry {
         self.flushes += 1;
         let timestamp = rounded_seconds(time.now);
         self.record_timestamp_lag(timestamp);
+        let timed = self.unaggregated.take_timed(timestamp);
+        let mergeable =
+            if self.needs.mergeable { mergeable::export(self, &timed) } else { Vec::new() };
         let (counters, variant_counters) = self.counters();
         let (timers, variant_timers) = self.timers();
         let (gauges, variant_gauges) = self.gauges();
@@ -260,11 +265,12 @@ impl KeyRegistry {
                 gauges: variant_gauges,
                 sets: variant_sets,
             },
-            timed: self.unaggregated.take_timed(timestamp),
+            timed,
             messages,
             dropped_by_joins: JoinLosses::default(),
             self_metrics: SelfMetrics::default(),
             percentiles: self.settings.aggregation.percentiles.as_slice().into(),
+            mergeable: mergeable.into(),
             calculation: Arc::clone(&self.calculation),
         };
         let limited_prefixes = self.key_rules.prefixes.take_reached();

@@ -1,9 +1,14 @@
 //! Counters and gauges with a timestamp from their sender.
 
 use hashbrown::HashMap;
+use howdah_codec::ByteWriter as _;
 
 use super::names::KeyPair;
-use crate::{MetricName, aggregate::MetricType};
+use crate::{
+    MetricName,
+    aggregate::MetricType,
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
+};
 
 /// All values of one counter or gauge that were sent with the same timestamp and collected by one
 /// flush.
@@ -60,6 +65,32 @@ impl TimedType {
     }
 }
 
+impl TimedMetric {
+    /// Appends the binary form, for another server:
+    ///
+    /// ```text
+    /// metric := gauge: bool, key: text, option text key as sent if it differs, signed time, f64
+    /// ```
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        let Self { kind, name, sent, time, value } = self;
+        out.write_bool(*kind == TimedType::Gauge);
+        out.write_text(name.key());
+        let differs = name != sent;
+        out.write_option(differs.then_some(sent), |out, sent| out.write_text(sent.key()));
+        out.write_signed(*time);
+        out.write_f64(*value);
+    }
+
+    /// Reads what [`write_to`](Self::write_to) has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
+        let name = MetricName::new(from.text()?);
+        let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+        let sent = sent.unwrap_or_else(|| name.clone());
+        Ok(Self { kind, name, sent, time: from.signed()?, value: from.f64()? })
+    }
+}
+
 impl TimedTable {
     /// Adds the value of a metric. Returns whether
     /// it was added; a new key or time is not if there are already `max`.
@@ -85,6 +116,35 @@ impl TimedTable {
         }
         self.entries.insert(key, TimedEntry { name, value, stamp });
         true
+    }
+
+    /// Appends all values, for another process.
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        out.write_count(self.entries.len());
+        for ((kind, sent, time), entry) in &self.entries {
+            out.write_bool(*kind == TimedType::Gauge);
+            out.write_text(entry.name.key());
+            let differs = entry.name != *sent;
+            out.write_option(differs.then_some(sent), |out, sent| out.write_text(sent.key()));
+            out.write_option(*time, Vec::write_signed);
+            out.write_f64(entry.value);
+            out.write_varint(entry.stamp);
+        }
+    }
+
+    /// Reads values that [`write_to`](Self::write_to) has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let mut table = Self::default();
+        for _ in 0..from.count()? {
+            let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
+            let name = MetricName::new(from.text()?);
+            let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+            let key =
+                (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
+            let entry = TimedEntry { name, value: from.f64()?, stamp: from.stamp()? };
+            table.entries.insert(key, entry);
+        }
+        Ok(table)
     }
 
     /// Returns all values sorted by type, key and time, and empties the table. Values without a

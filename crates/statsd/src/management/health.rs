@@ -1,7 +1,10 @@
 //! The health endpoint: `/healthz` returns 200 and `up`, or 503 and `down`, like the management
 //! port's `health`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
 
 use axum::{Router, http::StatusCode, routing::any};
 use howdah_http::server::HttpServer;
@@ -12,9 +15,10 @@ const CONNECTIONS_MAX: usize = 64;
 
 /// Serves `/` and `/healthz`, with any method, until the returned server is dropped.
 pub(crate) fn serve(
-    address: SocketAddr,
+    listener: TcpListener,
     core: &Arc<ServerCore>,
 ) -> Result<HttpServer, ServerStartError> {
+    let address = listener.local_addr().unwrap_or(SocketAddr::from(([0; 4], 0)));
     let core = Arc::clone(core);
     let health = async move || {
         if core.is_healthy() {
@@ -27,6 +31,6 @@ pub(crate) fn serve(
         .route("/", any(health.clone()))
         .route("/healthz", any(health))
         .fallback(async || (StatusCode::NOT_FOUND, "try /healthz\n"));
-    HttpServer::start("statsd-health", address, CONNECTIONS_MAX, router)
+    HttpServer::start_on("statsd-health", listener, CONNECTIONS_MAX, router)
         .map_err(|source| ServerStartError::Listen { purpose: "health checks", address, source })
 }

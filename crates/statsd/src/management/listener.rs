@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// A listener that accepts connections until dropped. Its connections then end when they check
 /// their [`StopFlag`].
-pub(super) struct PortListener {
+pub(crate) struct PortListener {
     address: SocketAddr,
     stopping: StopFlag,
     /// Closing it wakes the accepting thread.
@@ -25,10 +25,10 @@ pub(super) struct PortListener {
 
 /// A flag that is set when the listener is dropped, so that connections end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StopFlag(Arc<AtomicBool>);
+pub(crate) struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
-    pub(super) fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -36,13 +36,12 @@ impl StopFlag {
 impl PortListener {
     /// Calls `serve` in a new thread for every connection. Connections beyond `connections_max` are
     /// closed without a reply.
-    pub(super) fn open(
+    pub(crate) fn open(
         name: &'static str,
-        address: SocketAddr,
+        listener: TcpListener,
         connections_max: usize,
         serve: impl Fn(TcpStream, &StopFlag) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let (woken, wake) = io::pipe()?;
@@ -59,7 +58,7 @@ impl PortListener {
         Ok(Self { address, stopping, wake: Some(wake), thread: Some(thread) })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }

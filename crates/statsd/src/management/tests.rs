@@ -55,6 +55,7 @@ fn core_with(settings: StatsdSettings) -> (ServerCore, SharedShard) {
         statuses,
         repeater: None,
         proxy: None,
+        forwarded: crate::forwarding::SequenceTable::default(),
     };
     (ServerCore::new(settings, registry, parts, started), shard)
 }

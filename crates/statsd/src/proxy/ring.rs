@@ -2,7 +2,8 @@
 //!
 //! Each node has about forty points on a circle of 32-bit numbers, the MD5 of `host:port-0`,
 //! `host:port-1`, …; a key is placed at the first point at or after its own MD5. If a node is
-//! removed, hardly any keys but its own move. The points, including rounding, are those of etsy's
+//! removed, hardly any keys but its own move. As in JavaScript, a key is text: bytes that are not
+//! UTF-8 count as U+FFFD. The points, including rounding, are those of etsy's
 //! proxy (npm's hashring 3.2 with `replicas: 0`), so that both proxies send a key to the same
 //! server.
 
@@ -34,7 +35,7 @@ impl HashRing {
 
     /// Returns the index of the node for a key; `None` if there are no nodes.
     pub fn node(&self, key: &[u8]) -> Option<usize> {
-        let key = ring_position(key);
+        let key = ring_position(String::from_utf8_lossy(key).as_bytes());
         let at = self.points.partition_point(|(point, _)| *point < key);
         let (_, node) = self.points.get(at).or_else(|| self.points.first())?;
         Some(*node)
@@ -94,6 +95,12 @@ mod tests {
             ("login;env=prod", 1),
         ] {
             assert_eq!(all.node(key.as_bytes()), Some(node), "{key}");
+        }
+        // Node decodes packets to text before it hashes keys.
+        for n in 0..100 {
+            let latin1 = [format!("key.{n}.caf").as_bytes(), b"\xe9"].concat();
+            let replaced = format!("key.{n}.caf\u{fffd}");
+            assert_eq!(all.node(&latin1), all.node(replaced.as_bytes()));
         }
         assert_eq!(fingerprint(&all), "97918dd41dcfac6384362579a5cd93ff");
         assert_eq!(fingerprint(&ring(&[1])), "f170e642616bab220e944919d845501c");

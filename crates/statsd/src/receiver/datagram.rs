@@ -6,6 +6,7 @@
 //!  wait ─► receive ─► lock shard, apply, unlock ──┼─ short ─► pause (busy) ──► receive
 //!    ▲                                            └─ short ─► wait  (quiet)
 //!    └── readable                 stop signal: refuse new packets, drain the socket, exit
+//!                                 halt signal: leave the rest in the socket, return the reader
 //! ```
 //!
 //! No system call, lock, allocation or clock read is needed per packet: a batch of up to [`BATCH`]
@@ -40,6 +41,8 @@ const PACKET_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct DatagramReader {
     pub(crate) socket: Arc<OwnedFd>,
+    /// Whether the service manager has the socket, too, and passes it to the next process.
+    pub(crate) is_managed: bool,
     /// Whether senders block while the socket is full, as with unix sockets.
     pub(crate) senders_block: bool,
     /// The permitted senders; `None` if all are.
@@ -50,8 +53,9 @@ pub(crate) struct DatagramReader {
 }
 
 impl DatagramReader {
-    /// Reads until the stop signal, then drains the socket.
-    pub(crate) fn run(mut self) {
+    /// Reads until the stop signal, then drains the socket. After a signal to halt, returns the
+    /// reader instead, which can continue.
+    pub(crate) fn run(mut self) -> Option<Self> {
         let mut batch = PacketBatch::new(BATCH, PACKET_BYTES_MAX);
         if self.senders.is_some() {
             batch = batch.with_senders();
@@ -74,7 +78,14 @@ impl DatagramReader {
                 self.report_error(&error);
             }
         }
-        self.drain(&mut batch);
+        if self.stop.is_halted() {
+            return Some(self);
+        }
+        // The packets of a managed socket wait for the next process.
+        if !self.is_managed {
+            self.drain(&mut batch);
+        }
+        None
     }
 
     fn pacer(&self) -> BatchPacer {

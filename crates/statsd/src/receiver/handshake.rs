@@ -26,6 +26,8 @@ use rustls::ServerConnection;
 
 use super::{
     access::{AccessSecrets, StreamAccess, TOKEN_BYTES_MAX, TOKEN_COMMAND},
+    passed::InheritedConnection,
+    relay::RelayEnd,
     senders::RefusalNotice,
     socket_counts::SocketCounts,
     stop_signal::{StopSignal, timespec, wait_for_events},
@@ -47,6 +49,8 @@ pub(crate) struct AcceptedConnection {
     pub(crate) listener: usize,
     pub(crate) counts: Arc<SocketCounts>,
     pub(crate) access: Arc<StreamAccess>,
+    /// Leads to the process that takes over.
+    pub(crate) relay: Option<RelayEnd>,
 }
 
 /// The result of a check: the connection, or `None` if it was closed.
@@ -62,6 +66,8 @@ pub(crate) struct AdmittedConnection {
     pub(crate) transport: LineTransport,
     /// Bytes received after the handshake and the token, at most 64 KiB.
     pub(crate) received: Vec<u8>,
+    /// Leads to the process that takes over.
+    pub(crate) relay: Option<RelayEnd>,
 }
 
 /// The reader's end of the queues to and from the handshake thread.
@@ -206,14 +212,41 @@ impl HandshakeThread {
         Ok((thread, queue))
     }
 
-    /// Runs until the stop signal. Handshakes that are not complete by then are abandoned.
-    pub(crate) fn run(mut self) {
+    /// Runs until the stop signal. Handshakes that are not complete by then are abandoned. After a
+    /// signal to halt, returns the thread's state instead, which can continue.
+    pub(crate) fn run(mut self) -> Option<Self> {
         while !self.stop.is_requested() {
             if let Err(error) = self.poll_once() {
                 tracing::warn!(%error, "cannot wait for handshakes");
                 let _ = self.stop.pause(ERROR_PAUSE);
             }
         }
+        self.stop.is_halted().then_some(self)
+    }
+
+    /// Returns the connections that the process that takes over gets for those whose handshakes are
+    /// not complete, which this process completes. `labels` are those of the listeners.
+    ///
+    /// # Errors
+    ///
+    /// The process has no free file descriptor.
+    pub(crate) fn passed_connections(
+        &mut self,
+        labels: &[&str],
+    ) -> io::Result<Vec<InheritedConnection>> {
+        self.start_accepted();
+        let connections = self.pending.values_mut().map(|pending| {
+            let label = labels.get(pending.connection.listener).copied().unwrap_or_default();
+            let (relay, passed) = RelayEnd::pair(label)?;
+            pending.connection.relay = Some(relay);
+            Ok(passed)
+        });
+        connections.collect()
+    }
+
+    /// Continues after a takeover that failed.
+    pub(crate) fn end_relay(&mut self) {
+        self.pending.values_mut().for_each(|pending| pending.connection.relay = None);
     }
 
     fn poll_once(&mut self) -> io::Result<()> {
@@ -310,9 +343,13 @@ impl HandshakeThread {
     fn admit(&mut self, token: u64) {
         let Some(pending) = self.remove(token) else { return };
         let PendingHandshake { connection, tls, received, .. } = pending;
-        let transport = LineTransport { socket: connection.socket, tls };
-        let admitted = Some(AdmittedConnection { transport, received });
-        self.report(HandshakeOutcome { listener: connection.listener, admitted });
+        let AcceptedConnection { socket, listener, relay, .. } = connection;
+        let mut transport = LineTransport { socket, tls };
+        if relay.is_some() {
+            transport.end_output();
+        }
+        let admitted = Some(AdmittedConnection { transport, received, relay });
+        self.report(HandshakeOutcome { listener, admitted });
     }
 
     fn fail(&mut self, token: u64, error: &HandshakeError) {

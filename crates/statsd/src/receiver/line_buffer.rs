@@ -52,6 +52,23 @@ impl LineBuffer {
         &self.tail
     }
 
+    /// Like [`remainder`](Self::remainder), but removes the line.
+    pub(crate) fn take_remainder(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.tail)
+    }
+
+    /// Returns the state between two reads: the incomplete line, and whether its rest is discarded.
+    pub(crate) fn state(&self) -> (&[u8], bool) {
+        (&self.tail, self.skipping)
+    }
+
+    /// Continues with the [`state`](Self::state) of another buffer; the incomplete line is cut at
+    /// [`LINE_BYTES_MAX`](Self::LINE_BYTES_MAX).
+    pub(crate) fn continued(tail: &[u8], skipping: bool) -> Self {
+        let tail = tail[..tail.len().min(Self::LINE_BYTES_MAX)].to_vec();
+        Self { tail, skipping, overlong: 0 }
+    }
+
     /// Returns the number of overlong lines since the last call.
     pub(crate) fn take_overlong(&mut self) -> u64 {
         std::mem::take(&mut self.overlong)

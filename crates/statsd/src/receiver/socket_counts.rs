@@ -40,6 +40,9 @@ struct KernelCounts {
 }
 
 impl SocketCounts {
+    /// Number of totals that another process continues.
+    pub(crate) const TOTALS: usize = 5;
+
     /// Creates the counts of a socket that is named `name` in logs. `socket` is its descriptor if
     /// it is a datagram socket.
     pub(crate) fn new(name: String, socket: Option<Arc<OwnedFd>>) -> Arc<Self> {
@@ -67,6 +70,12 @@ impl SocketCounts {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
+    /// Adds received packets, for sockets with several readers.
+    pub(crate) fn add_shared(&self, packets: u64, bytes: u64) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Adds items that the reader itself discarded.
     pub(crate) fn discard(&self, count: u64) {
         if count == 0 {
@@ -83,6 +92,25 @@ impl SocketCounts {
     /// Adds a connection whose TLS handshake or token failed.
     pub(crate) fn fail_handshake(&self) {
         self.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns packets, bytes, discarded items, denied items and failed handshakes so far, for
+    /// another process.
+    pub(crate) fn totals(&self) -> [u64; Self::TOTALS] {
+        self.all_totals().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Continues with the [`totals`](Self::totals) of another process. The kernel's drops are
+    /// counted by the socket itself. Only valid while no reader runs.
+    pub(crate) fn restore(&self, totals: [u64; Self::TOTALS]) {
+        for (count, total) in self.all_totals().into_iter().zip(totals) {
+            count.store(total, Ordering::Relaxed);
+        }
+    }
+
+    fn all_totals(&self) -> [&AtomicU64; Self::TOTALS] {
+        let Self { packets, bytes, discarded, denied, failed_handshakes, .. } = self;
+        [packets, bytes, discarded, denied, failed_handshakes]
     }
 
     /// Queries the kernel's counters, adds new drops to the total, and returns all counts.
@@ -114,13 +142,23 @@ impl SocketCounts {
 pub(crate) struct SocketLedger {
     sockets: Vec<Arc<SocketCounts>>,
     /// Backlog drops of the host before the server started.
-    backlog_before: u64,
+    backlog_before: AtomicU64,
 }
 
 impl SocketLedger {
     /// Creates a ledger of `sockets`. Backlog drops are counted from now on.
     pub(crate) fn new(sockets: Vec<Arc<SocketCounts>>) -> Self {
-        Self { sockets, backlog_before: backlog_drops() }
+        Self { sockets, backlog_before: backlog_drops().into() }
+    }
+
+    /// Returns the host's backlog drops before the server started.
+    pub(crate) fn backlog_before(&self) -> u64 {
+        self.backlog_before.load(Ordering::Relaxed)
+    }
+
+    /// Continues to count backlog drops from a start in another process on the same host.
+    pub(crate) fn set_backlog_before(&self, drops: u64) {
+        self.backlog_before.store(drops, Ordering::Relaxed);
     }
 }
 
@@ -128,7 +166,7 @@ impl LossLedger for SocketLedger {
     fn read(&self) -> LossAccount {
         LossAccount {
             sockets: self.sockets.iter().map(|socket| socket.read()).collect(),
-            backlog_drops_total: backlog_drops().saturating_sub(self.backlog_before),
+            backlog_drops_total: backlog_drops().saturating_sub(self.backlog_before()),
         }
     }
 }

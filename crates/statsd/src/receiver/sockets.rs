@@ -19,7 +19,7 @@ use rustix::net::{
     sockopt,
 };
 
-use super::access::StreamAccessError;
+use super::{access::StreamAccessError, passed::InheritedSocket};
 use crate::settings::ListenSettings;
 
 /// The reason why a configured socket could not be opened.
@@ -71,6 +71,14 @@ pub enum ReceiverOpenError {
         socket: String,
         /// The cause.
         source: Box<StreamAccessError>,
+    },
+    /// A socket passed by another process cannot be used.
+    #[error("cannot use the passed socket {socket}")]
+    Passed {
+        /// Type and address of the socket.
+        socket: String,
+        /// The system error.
+        source: io::Error,
     },
     /// A reader thread, or the eventfd or epoll set that it needs, could not be created.
     #[error("cannot set up a thread that reads the sockets")]
@@ -201,6 +209,37 @@ pub(crate) fn unix_stream(
     Ok(BoundSocket { name: label.socket, fd, address: None, file: Some(file) })
 }
 
+/// Adopts a socket that another process opened. `buffer_bytes` is the requested receive buffer of a
+/// datagram socket.
+pub(crate) fn adopt(
+    passed: InheritedSocket,
+    path: Option<&Path>,
+    buffer_bytes: Option<usize>,
+) -> Result<BoundSocket, ReceiverOpenError> {
+    let InheritedSocket { label, descriptor: fd, is_managed } = passed;
+    let failed = |source| ReceiverOpenError::Passed { socket: label.clone(), source };
+    rustix::io::ioctl_fionbio(&fd, true).map_err(|errno| failed(errno.into()))?;
+    let address = local_address(&fd);
+    let kind = label.split(' ').next().unwrap_or_default();
+    let name = address.map_or_else(|| label.clone(), |address| format!("{kind} {address}"));
+    if let Some(requested) = buffer_bytes {
+        let effective = sockopt::socket_recv_buffer_size(&fd);
+        // A buffer that is large enough is not set again: without privileges it might shrink.
+        if effective.map_err(|errno| failed(errno.into()))? / 2 < requested {
+            set_receive_buffer(&SocketLabel { socket: name.clone() }, &fd, requested)?;
+        }
+    }
+    let file = match path.filter(|_| !is_managed) {
+        Some(path) => {
+            let mut file = SocketFile::at(path).map_err(failed)?;
+            file.set_owned(false);
+            Some(file)
+        }
+        None => None,
+    };
+    Ok(BoundSocket { name, fd, address, file })
+}
+
 /// Maximum number of connections waiting to be accepted; the kernel limits it to
 /// `net.core.somaxconn`.
 pub(crate) const ACCEPT_BACKLOG: i32 = 1024;
@@ -213,6 +252,7 @@ pub(crate) fn v6_only(address: SocketAddr, all: &[ListenSettings]) -> bool {
     address.is_ipv6()
         && all.iter().any(|other| match other {
             ListenSettings::Udp { address: other, .. }
+            | ListenSettings::Forward { address: other, .. }
             | ListenSettings::Tcp { address: other, .. } => {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             }
@@ -325,22 +365,35 @@ fn remove_stale(path: &Path, kind: SocketType) -> Result<(), ReceiverOpenError> 
     }
 }
 
-/// The file of a unix socket. Dropping it removes the file, unless another server has replaced it.
+/// The file of a unix socket. Dropping it removes the file, unless another server has replaced it
+/// or owns it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
     device_and_inode: (u64, u64),
+    /// Whether this process removes the file. During a takeover, the old server owns it until it
+    /// has handed over.
+    is_owned: bool,
 }
 
 impl SocketFile {
-    fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), device_and_inode: device_and_inode(path)? })
+    /// Creates the guard of a file that exists and that this process owns.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        let device_and_inode = device_and_inode(path)?;
+        Ok(Self { path: path.to_owned(), device_and_inode, is_owned: true })
+    }
+
+    /// Sets whether dropping the guard removes the file.
+    pub(crate) fn set_owned(&mut self, is_owned: bool) {
+        self.is_owned = is_owned;
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if device_and_inode(&self.path).is_ok_and(|current| current == self.device_and_inode) {
+        if self.is_owned
+            && device_and_inode(&self.path).is_ok_and(|current| current == self.device_and_inode)
+        {
             let _ = fs::remove_file(&self.path);
         }
     }

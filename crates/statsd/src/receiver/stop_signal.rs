@@ -15,10 +15,12 @@ use rustix::{
     io::Errno,
 };
 
-/// A one-time stop request, shared by all readers.
+/// A request to stop, shared by all readers: once for all, or until they are resumed.
 #[derive(Debug)]
 pub(crate) struct StopSignal {
     requested: AtomicBool,
+    /// Whether readers stop without draining their sockets.
+    halted: AtomicBool,
     deadline: OnceLock<Instant>,
     /// An eventfd that is readable once stopping was requested.
     signal: OwnedFd,
@@ -32,12 +34,38 @@ impl StopSignal {
     /// The eventfd cannot be created.
     pub(crate) fn new() -> io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { requested: AtomicBool::new(false), deadline: OnceLock::new(), signal })
+        let (requested, halted) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { requested, halted, deadline: OnceLock::new(), signal })
     }
 
     /// Requests readers to stop after draining their sockets, at the latest by `deadline`.
     pub(crate) fn request(&self, deadline: Instant) {
         self.deadline.get_or_init(|| deadline);
+        self.halted.store(false, Ordering::Release);
+        self.raise();
+    }
+
+    /// Requests readers to stop after their current batch and to leave everything else in their
+    /// sockets, so that they, or those of another process, can continue.
+    pub(crate) fn request_halt(&self) {
+        self.halted.store(true, Ordering::Release);
+        self.raise();
+    }
+
+    /// Whether readers must not drain their sockets.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Acquire)
+    }
+
+    /// Withdraws a request to halt. Only valid while no reader runs.
+    pub(crate) fn reset(&self) {
+        self.halted.store(false, Ordering::Release);
+        self.requested.store(false, Ordering::Release);
+        // Fails only if the eventfd is not readable, which is the purpose.
+        let _ = rustix::io::read(&self.signal, &mut [0_u8; 8]);
+    }
+
+    fn raise(&self) {
         self.requested.store(true, Ordering::Release);
         // Fails only if the counter is full, and then the eventfd is readable anyway.
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());

@@ -26,6 +26,8 @@ use super::{
     access::StreamAccess,
     handshake::{AcceptedConnection, AdmittedConnection, HandshakeOutcome, HandshakeQueue},
     line_buffer::LineBuffer,
+    passed::InheritedConnection,
+    relay::RelayEnd,
     senders::SenderFilter,
     socket_counts::SocketCounts,
     sockets::ACCEPT_BACKLOG,
@@ -48,6 +50,8 @@ pub(crate) struct StreamReader {
     /// The queue of the handshake thread; `None` if no listener needs it.
     handshakes: Option<HandshakeQueue>,
     idle: Option<IdleSchedule>,
+    /// Whether another process has taken over.
+    only_relays: bool,
     stop: Arc<StopSignal>,
     handlers: PacketHandlers,
     buffer: Vec<u8>,
@@ -63,8 +67,12 @@ struct IdleSchedule {
 /// A listening socket with its connection count.
 #[derive(Debug)]
 pub(crate) struct StreamListener {
+    /// The label by which other processes know the listener.
+    pub(crate) label: String,
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) counts: Arc<SocketCounts>,
+    /// Whether the service manager has the socket, too, and passes it to the next process.
+    pub(crate) is_managed: bool,
     /// Maximum number of connections at a time.
     pub(crate) connections_max: usize,
     /// Number of open connections, including those in a handshake.
@@ -84,6 +92,28 @@ struct LineConnection {
     lines: LineBuffer,
     /// The last time at which data arrived, if the listener limits idle time.
     active: Option<Instant>,
+    /// Leads to the process that takes over, which gets the lines of an encrypted connection.
+    relay: Option<RelayEnd>,
+}
+
+impl LineConnection {
+    fn new(listener: usize, transport: LineTransport) -> Self {
+        let lines = LineBuffer::default();
+        Self { transport, listener, lines, active: None, relay: None }
+    }
+
+    /// Passes on complete lines, as one packet.
+    fn deliver(&mut self, lines: &[u8], counts: &SocketCounts, handlers: &mut PacketHandlers) {
+        match &mut self.relay {
+            _ if lines.is_empty() => {}
+            // The other process counts them.
+            Some(relay) => relay.send(lines, counts),
+            None => {
+                handlers.handle_batch(std::iter::once(lines));
+                counts.add(1, lines.len() as u64);
+            }
+        }
+    }
 }
 
 /// Token of the stop signal.
@@ -127,21 +157,106 @@ impl StreamReader {
             next_token,
             handshakes,
             idle,
+            only_relays: false,
             stop,
             handlers,
             buffer,
         })
     }
 
-    /// Reads until the stop signal, then drains all connections.
-    pub(crate) fn run(mut self) {
-        while !self.stop.is_requested() {
+    /// Reads until the stop signal, then drains all connections. After a signal to halt, returns
+    /// the reader instead, which can continue.
+    pub(crate) fn run(mut self) -> Option<Self> {
+        while self.is_needed() && !self.stop.is_requested() {
             if let Err(error) = self.poll_once() {
                 tracing::warn!(%error, "cannot wait for connections");
                 let _ = self.stop.pause(ERROR_PAUSE);
             }
         }
+        if self.stop.is_halted() {
+            return Some(self);
+        }
         self.drain();
+        None
+    }
+
+    /// Returns copies of all open connections, for another process. The state of TLS cannot be
+    /// passed on: for an encrypted connection, the other process gets one from this process, which
+    /// relays the lines.
+    ///
+    /// # Errors
+    ///
+    /// The process has no free file descriptor.
+    pub(crate) fn passed_connections(&mut self) -> io::Result<Vec<InheritedConnection>> {
+        let Self { connections, listeners, .. } = self;
+        let connections = connections.values_mut().map(|connection| {
+            let listener = &listeners[connection.listener].label;
+            if connection.transport.tls.is_some() {
+                let (relay, passed) = RelayEnd::pair(listener)?;
+                connection.relay = Some(relay);
+                return Ok(passed);
+            }
+            let (tail, is_skipping) = connection.lines.state();
+            Ok(InheritedConnection {
+                descriptor: connection.transport.socket.try_clone()?,
+                listener: listener.clone(),
+                tail: tail.to_vec(),
+                is_skipping,
+            })
+        });
+        connections.collect()
+    }
+
+    /// Reads the connections that were admitted before the halt.
+    pub(crate) fn finish_halt(&mut self) {
+        self.poll_handshakes();
+    }
+
+    /// Continues after a takeover that failed.
+    pub(crate) fn end_relay(&mut self) {
+        self.connections.values_mut().for_each(|connection| connection.relay = None);
+    }
+
+    /// Accepts no more connections, and only relays the lines of those that are encrypted, because
+    /// another process has all others. Tells clients to reconnect.
+    pub(crate) fn start_relay(&mut self) {
+        self.only_relays = true;
+        for listener in &self.listeners {
+            let _ = epoll::delete(&self.epoll, &listener.socket);
+        }
+        let is_passed = |connection: &LineConnection| connection.relay.is_none();
+        let passed = self.connections.iter().filter(|(_, connection)| is_passed(connection));
+        let passed: Vec<u64> = passed.map(|(token, _)| *token).collect();
+        for token in passed {
+            // Closing is not enough, because the other process has the same socket.
+            if let Some(connection) = self.connections.get(&token) {
+                let _ = epoll::delete(&self.epoll, &connection.transport.socket);
+            }
+            self.close(token);
+        }
+        for connection in self.connections.values_mut() {
+            connection.transport.end_output();
+        }
+    }
+
+    /// Whether lines may still arrive.
+    fn is_needed(&self) -> bool {
+        !self.only_relays || self.listeners.iter().any(|listener| listener.connections > 0)
+    }
+
+    /// Continues a connection that another process has accepted. It is closed if its listener is
+    /// not configured any more.
+    pub(crate) fn adopt(&mut self, passed: InheritedConnection) {
+        let InheritedConnection { descriptor, listener, tail, is_skipping } = passed;
+        let Some(at) = self.listeners.iter().position(|one| one.label == listener) else {
+            tracing::warn!(listener, "a connection is closed: its listener is not configured");
+            return;
+        };
+        let mut connection =
+            LineConnection::new(at, LineTransport { socket: descriptor, tls: None });
+        connection.lines = LineBuffer::continued(&tail, is_skipping);
+        self.listeners[at].connections += 1;
+        self.register(connection);
     }
 
     /// Waits for events and handles them.
@@ -172,6 +287,10 @@ impl StreamReader {
             outcomes.into_iter().for_each(|outcome| self.handle_outcome(outcome));
         }
         for listener in 0..self.listeners.len() {
+            // The next process accepts those of a managed socket.
+            if self.only_relays || self.listeners[listener].is_managed {
+                continue;
+            }
             let waiting = 0..ACCEPT_BACKLOG;
             waiting.take_while(|_| !self.stop.is_overdue() && self.accept(listener)).for_each(drop);
         }
@@ -225,7 +344,7 @@ impl StreamReader {
         match &listener.access {
             None => {
                 let transport = LineTransport { socket, tls: None };
-                self.register(index, transport);
+                self.register(LineConnection::new(index, transport));
             }
             Some(access) => {
                 let connection = AcceptedConnection {
@@ -234,6 +353,7 @@ impl StreamReader {
                     listener: index,
                     counts: Arc::clone(&listener.counts),
                     access: Arc::clone(access),
+                    relay: None,
                 };
                 let is_sent =
                     self.handshakes.as_ref().is_some_and(|thread| thread.push(connection));
@@ -245,21 +365,19 @@ impl StreamReader {
     }
 
     /// Adds a connection to the epoll set. Returns its token, or `None` if it had to be closed.
-    fn register(&mut self, index: usize, transport: LineTransport) -> Option<u64> {
-        let listener = &mut self.listeners[index];
+    fn register(&mut self, mut connection: LineConnection) -> Option<u64> {
+        let listener = &mut self.listeners[connection.listener];
         let token = self.next_token;
         let data = epoll::EventData::new_u64(token);
-        if let Err(error) = epoll::add(&self.epoll, &transport.socket, data, epoll::EventFlags::IN)
-        {
+        let socket = &connection.transport.socket;
+        if let Err(error) = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN) {
             let socket = listener.counts.name();
             tracing::warn!(socket, %error, "cannot register a connection with epoll");
             listener.counts.discard(1);
             listener.connections -= 1;
             return None;
         }
-        let active = (!listener.idle_timeout.is_zero()).then(Instant::now);
-        let lines = LineBuffer::default();
-        let connection = LineConnection { transport, listener: index, lines, active };
+        connection.active = (!listener.idle_timeout.is_zero()).then(Instant::now);
         self.connections.insert(token, connection);
         self.next_token += 1;
         Some(token)
@@ -272,11 +390,13 @@ impl StreamReader {
 
     /// Reads a connection that the handshake thread admitted, or counts one less.
     fn handle_outcome(&mut self, outcome: HandshakeOutcome) {
-        let Some(AdmittedConnection { transport, received }) = outcome.admitted else {
+        let Some(AdmittedConnection { transport, received, relay }) = outcome.admitted else {
             self.listeners[outcome.listener].connections -= 1;
             return;
         };
-        let Some(token) = self.register(outcome.listener, transport) else { return };
+        let mut connection = LineConnection::new(outcome.listener, transport);
+        connection.relay = relay;
+        let Some(token) = self.register(connection) else { return };
         self.buffer[..received.len()].copy_from_slice(&received);
         self.deliver_lines(token, received.len());
         // TLS may have bytes, or the end of the stream, for which epoll does not report the socket.
@@ -318,7 +438,8 @@ impl StreamReader {
         let room = from..from + READ_BYTES;
         match connection.transport.read(&mut self.buffer[room]) {
             Ok(0) => {
-                deliver(connection.lines.remainder(), counts, &mut self.handlers);
+                let last = connection.lines.take_remainder();
+                connection.deliver(&last, counts, &mut self.handlers);
                 self.close(token);
             }
             Ok(bytes) => {
@@ -346,7 +467,7 @@ impl StreamReader {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let counts = &self.listeners[connection.listener].counts;
         let lines = connection.lines.split_lines(&self.buffer[..filled]);
-        deliver(lines, counts, &mut self.handlers);
+        connection.deliver(lines, counts, &mut self.handlers);
         counts.discard(connection.lines.take_overlong());
     }
 
@@ -383,14 +504,6 @@ impl IdleSchedule {
 /// Whether reading may succeed later.
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Passes complete lines to the handlers as one packet.
-fn deliver(lines: &[u8], counts: &SocketCounts, handlers: &mut PacketHandlers) {
-    if !lines.is_empty() {
-        handlers.handle_batch(std::iter::once(lines));
-        counts.add(1, lines.len() as u64);
-    }
 }
 
 /// Maximum wait for the handshake thread to end once stopping is requested.

@@ -39,9 +39,16 @@ struct TestReceiver {
 
 impl TestReceiver {
     fn open(listen: &[ListenSettings]) -> Self {
+        let mut opened = Self::prepare(listen, &mut InheritedSockets::default());
+        opened.receiver.release(Vec::new());
+        opened
+    }
+
+    /// Opens a receiver that does not read yet.
+    fn prepare(listen: &[ListenSettings], passed: &mut InheritedSockets) -> Self {
         let gate = Arc::new(Mutex::new(()));
         let (sender, packets) = channel();
-        let receiver = PacketReceiver::open(listen, || {
+        let receiver = PacketReceiver::prepare(listen, passed, || {
             let observer = GatedObserver { gate: Arc::clone(&gate), packets: sender.clone() };
             PacketHandlers { shard: None, observer: Some(Box::new(observer)) }
         });
@@ -237,7 +244,7 @@ fn connections_above_limit_are_closed() {
     assert_eq!(lines.len(), 200);
 
     let mut above = TcpStream::connect(server.address(0)).unwrap();
-    let end = std::io::Read::read(&mut above, &mut [0]);
+    let end = io::Read::read(&mut above, &mut [0]);
     assert!(matches!(end, Ok(0) | Err(_)), "the connection must be closed at once: {end:?}");
     assert_eq!(
         server.wait_for_account(|account| account.sockets[0].discarded_total > 0).sockets[0]

@@ -36,6 +36,18 @@ impl LineTransport {
     }
 }
 
+impl LineTransport {
+    /// Tells the peer that it should close the connection and open another one. What it sends until
+    /// then can still be read.
+    pub(crate) fn end_output(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // If this fails, the next read reports it.
+            let _ = send_pending(&self.socket, tls);
+        }
+    }
+}
+
 fn read_decrypted(
     socket: &OwnedFd,
     tls: &mut ServerConnection,

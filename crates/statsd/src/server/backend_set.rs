@@ -18,13 +18,17 @@ use std::{
 use howdah_connect::Environment;
 use parking_lot::Mutex;
 
-use super::runner::{BackendRunner, PendingFinish, QueueOutcome};
+use super::{
+    runner::{BackendRunner, FinishedBackend, PendingFinish, QueueOutcome},
+    takeover::BackendId,
+};
 use crate::{
     backends::{
-        BackendOpenError, BackendSection, BackendStatus, MetricBackend, OpenedBackend, ReloadHook,
-        ScrapeEndpoint, SnapshotRequirements, chain,
+        BackendOpenError, BackendSection, BackendSpool, BackendStatus, EndpointSource,
+        MetricBackend, OpenedBackend, ReloadHook, ScrapeEndpoint, SnapshotRequirements, chain,
     },
     flush::FlushSnapshot,
+    receiver::{InheritedSocket, InheritedSockets},
     settings::{StatsdDialect, StatsdSettings},
 };
 
@@ -89,7 +93,8 @@ pub(super) enum BackendReloadError {
 }
 
 impl BackendOpener {
-    /// Opens all configured backends.
+    /// Opens all configured backends, with the passed sockets. If this process takes over from
+    /// another one, nothing is served before the values of that process have arrived.
     ///
     /// # Errors
     ///
@@ -97,18 +102,26 @@ impl BackendOpener {
     pub(super) fn open_all(
         &self,
         settings: &StatsdSettings,
+        passed: &mut InheritedSockets,
+        takes_over: bool,
     ) -> Result<Vec<PreparedBackend>, BackendOpenError> {
-        let sections = BackendSection::all(settings).into_iter();
-        sections.map(|section| self.open(section, None)).collect()
+        let mut open = |section| {
+            let source = if takes_over {
+                EndpointSource::Successor(passed)
+            } else {
+                EndpointSource::New(passed)
+            };
+            self.open(section, source)
+        };
+        BackendSection::all(settings).into_iter().map(&mut open).collect()
     }
 
-    /// Opens a backend, for Prometheus at the endpoint of an earlier one if there is one.
     fn open(
         &self,
         section: BackendSection,
-        earlier: Option<&Arc<ScrapeEndpoint>>,
+        source: EndpointSource<'_>,
     ) -> Result<PreparedBackend, BackendOpenError> {
-        let opened = section.open(self.dialect, &self.environment, earlier)?;
+        let opened = section.open(self.dialect, &self.environment, source)?;
         Ok(PreparedBackend { section: Some(section), opened })
     }
 }
@@ -194,8 +207,10 @@ impl BackendSet {
         self.retiring.lock().retain(|RetiringBackend { pending, deadline }| {
             let backend = pending.name();
             match pending.poll() {
-                Some(Ok(())) => tracing::info!(backend, "removed backend stopped"),
-                Some(Err(error)) => {
+                Some(FinishedBackend { error: None, .. }) => {
+                    tracing::info!(backend, "removed backend stopped");
+                }
+                Some(FinishedBackend { error: Some(error), .. }) => {
                     tracing::error!(backend, error, "removed backend did not deliver all values");
                 }
                 None if now >= *deadline => {
@@ -221,7 +236,79 @@ impl BackendSet {
         let retiring = std::mem::take(&mut *self.retiring.lock());
         let all: Vec<PendingFinish> =
             finishing.chain(retiring.into_iter().map(|one| one.pending)).collect();
-        all.into_iter().filter_map(|finishing| finishing.wait(deadline)).collect()
+        let finished = all.into_iter().filter_map(|finishing| {
+            let name = finishing.name();
+            finishing.wait(deadline).error.map(|why| (name, why))
+        });
+        finished.collect()
+    }
+
+    /// Returns copies of the sockets on which backends listen, for another process.
+    ///
+    /// # Errors
+    ///
+    /// The process has no free file descriptor.
+    pub(super) fn passed_sockets(&self) -> io::Result<Vec<InheritedSocket>> {
+        let entries = self.entries.lock();
+        let endpoints = entries.iter().filter_map(|entry| entry.endpoint.as_ref());
+        endpoints.map(|endpoint| endpoint.passed_socket()).collect()
+    }
+
+    /// Returns the states that another process must continue.
+    ///
+    /// # Errors
+    ///
+    /// A backend is busy for longer than `timeout`.
+    pub(super) fn export_states(
+        &self,
+        timeout: Duration,
+    ) -> Result<Vec<(BackendId, Vec<u8>)>, String> {
+        let entries = self.entries.lock();
+        let mut states = Vec::new();
+        for (id, entry) in ids(&entries).into_iter().zip(&*entries) {
+            if let Some(state) = entry.runner.export_state(timeout)? {
+                states.push((id, state));
+            }
+        }
+        Ok(states)
+    }
+
+    /// Makes a backend continue with the state of another process. Returns false if this process
+    /// does not have the backend.
+    ///
+    /// # Errors
+    ///
+    /// The state is malformed.
+    pub(super) fn import_state(
+        &self,
+        id: &BackendId,
+        state: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<bool, String> {
+        let entries = self.entries.lock();
+        let entry = ids(&entries).iter().position(|one| one == id).map(|at| &entries[at]);
+        let imported = entry.map(|entry| entry.runner.import_state(state, timeout));
+        imported.transpose().map(|imported| imported.is_some())
+    }
+
+    /// Makes a backend deliver batches of another process. Returns false if this process does not
+    /// have the backend.
+    pub(super) fn adopt(&self, id: &BackendId, spool: BackendSpool) -> bool {
+        let entries = self.entries.lock();
+        let entry = ids(&entries).iter().position(|one| one == id).map(|at| &entries[at]);
+        entry.is_some_and(|entry| entry.runner.adopt(spool))
+    }
+
+    /// Makes all backends deliver what they have, because another process has taken over. Returns
+    /// them with the ids under which that process gets the rest; `None` if a reload had removed
+    /// the backend before.
+    pub(super) fn hand_over(&self, deadline: Instant) -> Vec<(Option<BackendId>, PendingFinish)> {
+        let entries = std::mem::take(&mut *self.entries.lock());
+        let ids = ids(&entries).into_iter().map(Some);
+        let ending = entries.into_iter().map(|entry| entry.runner.hand_over(deadline));
+        let retiring = std::mem::take(&mut *self.retiring.lock());
+        let retiring = retiring.into_iter().map(|one| (None, one.pending));
+        ids.zip(ending).chain(retiring).collect()
     }
 
     /// Starts the backends of new sections and removes those of missing ones, which get `timeout`
@@ -263,7 +350,10 @@ impl BackendSet {
             let earlier = current.iter().zip(&removed);
             let mut earlier = earlier.filter(|(entry, removed)| **removed && listens(entry));
             let earlier = earlier.find_map(|((_, endpoint), _)| endpoint.as_ref());
-            prepared.push(opener.open(section.clone(), earlier)?);
+            let mut none = InheritedSockets::default();
+            let source =
+                earlier.map_or_else(|| EndpointSource::New(&mut none), EndpointSource::Earlier);
+            prepared.push(opener.open(section.clone(), source)?);
         }
         let needs = prepared.iter().map(PreparedBackend::requirements);
         require(needs.fold(SnapshotRequirements::MINIMAL, SnapshotRequirements::or));
@@ -323,4 +413,8 @@ impl BackendSet {
         entries.extend(given);
         rest
     }
+}
+
+fn ids(entries: &[BackendEntry]) -> Vec<BackendId> {
+    BackendId::all(entries.iter().map(|entry| entry.runner.name()))
 }

@@ -17,6 +17,14 @@ pub(super) struct FlushClock {
     rounds_start: bool,
 }
 
+/// The schedule of a process, for the one that continues it. Times are in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClockState {
+    pub(super) interval_ms: u64,
+    pub(super) phase_ms: u64,
+    pub(super) next_flush_ms: u64,
+}
+
 impl FlushClock {
     pub(super) fn new(dialect: StatsdDialect, interval: Duration, started: SystemTime) -> Self {
         let started_ms = milliseconds(started);
@@ -30,6 +38,24 @@ impl FlushClock {
         let mut clock = Self { phase_ms, interval_ms, next_flush_ms: 0, rounds_start: rounds };
         clock.next_flush_ms = clock.next_after(started_ms);
         clock
+    }
+
+    /// Continues the schedule of another process. The next flush is when it would have been there,
+    /// unless the interval has changed.
+    pub(super) fn continued(&self, state: ClockState, now: SystemTime) -> Self {
+        let mut clock = Self { phase_ms: state.phase_ms, ..*self };
+        clock.next_flush_ms = if state.interval_ms == clock.interval_ms {
+            state.next_flush_ms
+        } else {
+            clock.next_after(milliseconds(now))
+        };
+        clock
+    }
+
+    /// Returns the schedule, for a process that continues it.
+    pub(super) fn state(&self) -> ClockState {
+        let Self { phase_ms, interval_ms, next_flush_ms, .. } = *self;
+        ClockState { interval_ms, phase_ms, next_flush_ms }
     }
 
     /// Returns the time until the next flush, at most two intervals.
@@ -91,6 +117,25 @@ mod tests {
     fn perl_first_flush_is_one_interval_after_start() {
         let clock = FlushClock::new(StatsdDialect::Perl, Duration::from_secs(10), at(1_400));
         assert_eq!(clock.time_until_flush(at(1_400)), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn schedule_continues_in_another_process() {
+        let seconds = Duration::from_secs;
+        let mut old = FlushClock::new(StatsdDialect::Etsy, seconds(10), at(1_400));
+        assert!(old.poll_flush(at(11_000)).is_some());
+        let new = FlushClock::new(StatsdDialect::Etsy, seconds(10), at(15_700));
+        let mut new = new.continued(old.state(), at(15_700));
+        assert_eq!(new.time_until_flush(at(15_700)), Duration::from_millis(5_300));
+        assert!(new.poll_flush(at(20_999)).is_none() && new.poll_flush(at(21_000)).is_some());
+        // A flush that became due during the takeover is late, not left out.
+        let late = FlushClock::new(StatsdDialect::Etsy, seconds(10), at(21_500));
+        let mut late = late.continued(old.state(), at(21_500));
+        assert_eq!(late.poll_flush(at(21_500)), Some(Duration::from_millis(500)));
+        // With another interval, only the phase continues.
+        let new = FlushClock::new(StatsdDialect::Etsy, seconds(1), at(15_700));
+        let new = new.continued(old.state(), at(15_700));
+        assert_eq!(new.time_until_flush(at(15_700)), Duration::from_millis(1_300));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::{
     backends::{BackendStatus, PacketRepeater},
-    flush::{FlushSnapshot, FlushTime, KeyRegistry},
+    flush::{FlushSnapshot, FlushTime, ForwardedBatch, KeyRegistry},
+    forwarding::{BatchId, SequenceTable},
     ledger::{LossAccount, LossLedger},
     proxy::StatsdProxy,
     self_metrics::BackendFigures,
@@ -28,6 +29,8 @@ pub(crate) struct ServerCore {
     statuses: RwLock<Vec<(&'static str, BackendStatus)>>,
     repeater: Mutex<Option<PacketRepeater>>,
     proxy: Option<StatsdProxy>,
+    /// The batches that were merged; `None` once no more are accepted. Locked after the registry.
+    forwarded: Mutex<Option<SequenceTable>>,
     healthy: AtomicBool,
     started: SystemTime,
 }
@@ -41,6 +44,7 @@ pub(crate) struct CoreParts {
     pub(crate) statuses: Vec<(&'static str, BackendStatus)>,
     pub(crate) repeater: Option<PacketRepeater>,
     pub(crate) proxy: Option<StatsdProxy>,
+    pub(crate) forwarded: SequenceTable,
 }
 
 impl ServerCore {
@@ -50,7 +54,7 @@ impl ServerCore {
         parts: CoreParts,
         started: SystemTime,
     ) -> Self {
-        let CoreParts { config_lines, ledger, statuses, repeater, proxy } = parts;
+        let CoreParts { config_lines, ledger, statuses, repeater, proxy, forwarded } = parts;
         Self {
             healthy: AtomicBool::new(settings.healthy),
             settings: RwLock::new(Arc::new(settings)),
@@ -60,6 +64,7 @@ impl ServerCore {
             statuses: RwLock::new(statuses),
             repeater: Mutex::new(repeater),
             proxy,
+            forwarded: Mutex::new(Some(forwarded)),
             started,
         }
     }
@@ -84,6 +89,34 @@ impl ServerCore {
         let mut registry = self.registry();
         registry.collect(SystemTime::now());
         registry
+    }
+
+    /// Merges a forwarded batch into the running interval. Returns whether it is new; `None` if no
+    /// more batches are accepted.
+    pub(crate) fn merge_batch(
+        &self,
+        id: &BatchId,
+        batch: ForwardedBatch,
+        now: SystemTime,
+    ) -> Option<bool> {
+        // Checked under the registry's lock: the last flush or a takeover includes either all of a
+        // batch and its sequence number, or nothing of it.
+        let mut registry = self.registry();
+        let is_new = self.forwarded.lock().as_mut()?.record(id, now);
+        if is_new {
+            batch.add_to(&mut registry, now);
+        }
+        Some(is_new)
+    }
+
+    /// Returns the sequence numbers of merged batches. The caller has locked the registry.
+    pub(crate) fn forwarded_sequences(&self) -> Vec<u8> {
+        self.forwarded.lock().as_ref().map(SequenceTable::export).unwrap_or_default()
+    }
+
+    /// Accepts no more batches, because the last flush follows or another process has taken over.
+    pub(crate) fn close_forwarding(&self) {
+        *self.forwarded.lock() = None;
     }
 
     /// Finishes the interval and returns its snapshot, with the current status of the backends.
@@ -171,6 +204,7 @@ impl ServerCore {
             ("listen", old.listen != new.listen),
             ("management", old.management != new.management),
             ("health", old.health != new.health),
+            ("takeover", old.takeover != new.takeover),
             ("flush-interval", old.flush_interval != new.flush_interval),
             ("limits", old.limits != new.limits),
             ("log", old.log != new.log),

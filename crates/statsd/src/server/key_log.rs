@@ -23,6 +23,16 @@ impl KeyLog {
         Self { last: now }
     }
 
+    /// Continues the schedule of another process, which wrote last before `since`.
+    pub(super) fn continued(now: Instant, since: Duration) -> Self {
+        Self { last: now.checked_sub(since).unwrap_or(now) }
+    }
+
+    /// Returns the time since the last write.
+    pub(super) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last)
+    }
+
     /// Returns the time until the next write; `None` if the key log is off.
     pub(super) fn time_until_write(&self, settings: &KeyFlush, now: Instant) -> Option<Duration> {
         (!settings.interval.is_zero())

@@ -16,15 +16,15 @@ use std::{
         mpsc::{self, Receiver, TryRecvError},
     },
     thread,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     backends::{
-        BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED, MetricBackend,
-        SPOOL_BATCHES, SnapshotRequirements, StopDeadline, chain,
+        BackendSpool, BackendStatus, DROPPED_METRICS, FLUSHES_DROPPED, FLUSHES_JOINED,
+        MetricBackend, SPOOL_BATCHES, SnapshotRequirements, StopDeadline, chain,
     },
     flush::{FlushSnapshot, JoinLosses},
 };
@@ -43,11 +43,21 @@ pub(super) struct BackendRunner {
     status: BackendStatus,
     joins: bool,
     requirements: SnapshotRequirements,
+    exports_state: bool,
     queue: Arc<SnapshotQueue>,
     /// Ends a long flush when the backend is being stopped.
     stop: Option<StopDeadline>,
     is_finishing: bool,
-    ended: Receiver<Result<(), String>>,
+    ended: Receiver<FinishedBackend>,
+}
+
+/// The result of a backend's last work.
+#[derive(Debug, Default)]
+pub(super) struct FinishedBackend {
+    /// The reason why values are lost, if any are.
+    pub(super) error: Option<String>,
+    /// Batches for the process that has taken over.
+    pub(super) spool: BackendSpool,
 }
 
 /// The result of queueing an interval.
@@ -74,8 +84,10 @@ struct SnapshotQueueState {
     waiting: VecDeque<Arc<FlushSnapshot>>,
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
-    /// The request to finish: the last interval, if there is one, and the deadline.
-    finish: Option<(Option<Arc<FlushSnapshot>>, Instant)>,
+    /// Requests, processed after the waiting intervals.
+    requests: VecDeque<StateRequest>,
+    /// The request to end, with the deadline.
+    finish: Option<(LastWork, Instant)>,
     /// Whether the queue is closed, because the server was dropped, or the backend is finishing or
     /// its thread has ended.
     closed: bool,
@@ -94,7 +106,25 @@ impl SnapshotQueueState {
 /// A job of the backend's thread.
 enum BackendJob {
     Flush(Arc<FlushSnapshot>),
-    Finish(Option<Arc<FlushSnapshot>>, Instant),
+    State(StateRequest),
+    Finish(LastWork, Instant),
+}
+
+/// A request of a takeover.
+#[derive(Debug)]
+enum StateRequest {
+    Export(mpsc::Sender<Option<Vec<u8>>>),
+    Import(Vec<u8>, mpsc::Sender<Result<(), String>>),
+    Adopt(BackendSpool),
+}
+
+/// The last work of a backend.
+#[derive(Debug)]
+enum LastWork {
+    /// Flush the last interval, if there is one, and deliver everything.
+    Finish(Option<Arc<FlushSnapshot>>),
+    /// Deliver everything, and return the rest for the process that has taken over.
+    HandOver,
 }
 
 impl SnapshotQueue {
@@ -147,9 +177,12 @@ impl SnapshotQueue {
                 state.in_work = Some(snapshot.metric_count());
                 return Some(BackendJob::Flush(snapshot));
             }
-            if let Some((snapshot, deadline)) = state.finish.take() {
+            if let Some(request) = state.requests.pop_front() {
+                return Some(BackendJob::State(request));
+            }
+            if let Some((work, deadline)) = state.finish.take() {
                 state.closed = true;
-                return Some(BackendJob::Finish(snapshot, deadline));
+                return Some(BackendJob::Finish(work, deadline));
             }
             if state.closed {
                 return None;
@@ -158,8 +191,24 @@ impl SnapshotQueue {
         }
     }
 
+    /// Queues a request; returns false if the backend's thread has ended.
+    fn request(&self, request: StateRequest) -> bool {
+        let mut state = self.lock();
+        let is_open = !state.closed;
+        if is_open {
+            state.requests.push_back(request);
+        }
+        drop(state);
+        self.changed.notify_one();
+        is_open
+    }
+
     fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        state.closed = true;
+        // Their senders wait for replies.
+        state.requests.clear();
+        drop(state);
         self.changed.notify_one();
     }
 }
@@ -168,12 +217,13 @@ impl SnapshotQueue {
 #[derive(Debug)]
 pub(super) struct PendingFinish {
     name: &'static str,
-    ended: Receiver<Result<(), String>>,
+    ended: Receiver<FinishedBackend>,
 }
 
 impl BackendRunner {
     pub(super) fn start(backend: Box<dyn MetricBackend>, started: SystemTime) -> io::Result<Self> {
         let (name, status, joins) = (backend.name(), backend.status(), backend.joins_intervals());
+        let exports_state = backend.exports_state();
         let seconds = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round();
         for first in ["last_flush", "last_exception"] {
             if status.get(first).is_none() {
@@ -189,7 +239,17 @@ impl BackendRunner {
             let result = run(backend, &account, &jobs.0);
             let _ = end.send(result);
         })?;
-        Ok(Self { name, status, joins, requirements, queue, stop, is_finishing: false, ended })
+        Ok(Self {
+            name,
+            status,
+            joins,
+            requirements,
+            exports_state,
+            queue,
+            stop,
+            is_finishing: false,
+            ended,
+        })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -221,19 +281,53 @@ impl BackendRunner {
 
     /// Queues the last interval, if there is one, and makes the backend finish.
     pub(super) fn finish(
-        mut self,
+        self,
         snapshot: Option<Arc<FlushSnapshot>>,
         deadline: Instant,
     ) -> PendingFinish {
+        self.end(LastWork::Finish(snapshot), deadline)
+    }
+
+    /// Makes the backend deliver what it has, and hand over the rest.
+    pub(super) fn hand_over(self, deadline: Instant) -> PendingFinish {
+        self.end(LastWork::HandOver, deadline)
+    }
+
+    fn end(mut self, work: LastWork, deadline: Instant) -> PendingFinish {
         self.is_finishing = true;
         if let Some(stop) = &self.stop {
             stop.set(deadline);
         }
-        self.queue.lock().finish = Some((snapshot, deadline));
+        self.queue.lock().finish = Some((work, deadline));
         self.queue.changed.notify_one();
         // Moves the receiver out of the runner, which is dropped at the end of this function.
         let (_, none) = mpsc::channel();
         PendingFinish { name: self.name, ended: std::mem::replace(&mut self.ended, none) }
+    }
+
+    /// Returns the backend's state after all queued intervals; `None` if it has none to export.
+    pub(super) fn export_state(&self, timeout: Duration) -> Result<Option<Vec<u8>>, String> {
+        if !self.exports_state {
+            return Ok(None);
+        }
+        let (reply, state) = mpsc::channel();
+        self.queue.request(StateRequest::Export(reply));
+        state.recv_timeout(timeout).map_err(|_| format!("the backend {} is busy", self.name))
+    }
+
+    /// Makes the backend continue with the state of another process.
+    pub(super) fn import_state(&self, state: Vec<u8>, timeout: Duration) -> Result<(), String> {
+        let (reply, result) = mpsc::channel();
+        self.queue.request(StateRequest::Import(state, reply));
+        match result.recv_timeout(timeout) {
+            Ok(result) => result,
+            Err(_) => Err(format!("the backend {} is busy", self.name)),
+        }
+    }
+
+    /// Makes the backend deliver batches of another process. Returns false if its thread has ended.
+    pub(super) fn adopt(&self, spool: BackendSpool) -> bool {
+        self.queue.request(StateRequest::Adopt(spool))
     }
 }
 
@@ -264,22 +358,26 @@ impl PendingFinish {
     }
 
     /// Returns the result if the backend has finished.
-    pub(super) fn poll(&self) -> Option<Result<(), String>> {
+    pub(super) fn poll(&self) -> Option<FinishedBackend> {
         match self.ended.try_recv() {
-            Ok(result) => Some(result),
+            Ok(finished) => Some(finished),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err("the backend's thread ended".to_owned())),
+            Err(TryRecvError::Disconnected) => {
+                Some(FinishedBackend::failed("the backend's thread ended"))
+            }
         }
     }
 
-    /// Waits until the backend has finished, or until `deadline`. Returns the backend's name and
-    /// the error, if there is one.
-    pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
-        match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(Ok(())) => None,
-            Ok(Err(why)) => Some((self.name, why)),
-            Err(_) => Some((self.name, "the backend did not finish".to_owned())),
-        }
+    /// Waits until the backend has finished, or until `deadline`.
+    pub(super) fn wait(self, deadline: Instant) -> FinishedBackend {
+        let finished = self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        finished.unwrap_or_else(|_| FinishedBackend::failed("the backend did not finish"))
+    }
+}
+
+impl FinishedBackend {
+    fn failed(why: &str) -> Self {
+        Self { error: Some(why.to_owned()), spool: BackendSpool::default() }
     }
 }
 
@@ -287,21 +385,41 @@ fn run(
     mut backend: Box<dyn MetricBackend>,
     status: &BackendStatus,
     queue: &SnapshotQueue,
-) -> Result<(), String> {
+) -> FinishedBackend {
     while let Some(job) = queue.next() {
         match job {
             // Frees the snapshot's memory before the queue has room for another.
             BackendJob::Flush(snapshot) => drop(flush(&mut *backend, status, &snapshot)),
-            BackendJob::Finish(snapshot, deadline) => {
+            BackendJob::State(request) => serve(&mut *backend, request),
+            BackendJob::Finish(LastWork::Finish(snapshot), deadline) => {
                 let last = snapshot.map(|snapshot| flush(&mut *backend, status, &snapshot));
                 let flushed = last.unwrap_or(Ok(()));
                 let timeout = deadline.saturating_duration_since(Instant::now());
                 let finished = backend.finish(timeout).map_err(|error| chain(&error));
-                return flushed.and(finished);
+                let error = flushed.and(finished).err();
+                return FinishedBackend { error, ..FinishedBackend::default() };
+            }
+            BackendJob::Finish(LastWork::HandOver, deadline) => {
+                let timeout = deadline.saturating_duration_since(Instant::now());
+                let mut spool = BackendSpool::default();
+                let error = backend.hand_over(timeout, &mut spool).map_err(|error| chain(&error));
+                return FinishedBackend { error: error.err(), spool };
             }
         }
     }
-    Ok(())
+    FinishedBackend::default()
+}
+
+/// Serves a request of a takeover. Its sender may have stopped waiting.
+fn serve(backend: &mut dyn MetricBackend, request: StateRequest) {
+    match request {
+        StateRequest::Export(reply) => drop(reply.send(backend.export_state())),
+        StateRequest::Import(state, reply) => {
+            let result = backend.import_state(&state).map_err(|error| chain(&error));
+            let _ = reply.send(result);
+        }
+        StateRequest::Adopt(spool) => backend.adopt(spool),
+    }
 }
 
 fn flush(

@@ -382,7 +382,7 @@ fn removed_backend_delivers_queued_intervals_without_delaying_flushes() {
 #[test]
 fn changed_prometheus_section_keeps_its_port() {
     let folder = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let prometheus = |keys: &str| {
         with_file(folder.path(), &format!("[backends.prometheus]\nlisten = '{address}'\n{keys}"))
@@ -450,7 +450,7 @@ fn reload_reads_mapping_of_unchanged_backend_and_starts_changed_one() {
         std::fs::write(&mapping, format!("mappings:\n- {{ match: a, name: {name} }}\n")).unwrap();
     };
     write("one");
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let section = |more: &str| {
         let path = mapping.display();
         let section =

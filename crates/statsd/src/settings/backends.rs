@@ -33,6 +33,55 @@ pub struct BackendSettings {
     pub exec: Vec<ExecSettings>,
     /// `[[statsd.backends.webhook]]`: posts events and service checks over HTTP.
     pub webhook: Vec<WebhookSettings>,
+    /// `[[statsd.backends.forward]]`: sends mergeable aggregates to another server.
+    pub forward: Vec<ForwardSettings>,
+}
+
+/// The settings of the forward backend, which sends mergeable aggregates to another server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ForwardSettings {
+    /// The address of the parent's listener of type `forward`: `host:port`.
+    pub to: HostAndPort,
+    /// Name of this server at the parent. Default: the host's name.
+    #[serde(default)]
+    pub sender: Option<String>,
+    /// Maximum bytes spooled until the parent has acknowledged them.
+    #[serde(default = "spool")]
+    pub spool_bytes: usize,
+}
+
+/// A host name or address with a port: `host:port`, `[::1]:8128`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostAndPort {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl TryFrom<String> for HostAndPort {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let split = text.rsplit_once(':').and_then(|(host, port)| {
+            let host =
+                host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).or_else(|| {
+                    // An address with colons needs brackets.
+                    (!host.contains(':')).then_some(host)
+                })?;
+            let port = port.parse().ok().filter(|port| *port != 0)?;
+            (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
+        });
+        split.ok_or_else(|| format!("{text:?} is not host:port, such as stats.example.org:8128"))
+    }
+}
+
+impl From<HostAndPort> for String {
+    fn from(HostAndPort { host, port }: HostAndPort) -> Self {
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 /// The settings of the Graphite backend, which sends text lines or pickles to Carbon.

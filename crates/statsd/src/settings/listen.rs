@@ -71,6 +71,22 @@ pub enum ListenSettings {
         #[serde(default, rename = "idle-timeout", with = "howdah_settings::milliseconds")]
         idle_timeout: Duration,
     },
+    /// Aggregates that other servers forward, over TCP connections.
+    Forward {
+        /// IPv4 or IPv6 address; port 0 selects a free port.
+        address: SocketAddr,
+        /// Maximum concurrent connections; further ones are closed.
+        #[serde(default = "connections")]
+        connections: usize,
+        /// Networks of permitted servers; empty if all are permitted. Connections of others are
+        /// closed and counted.
+        #[serde(
+            default,
+            deserialize_with = "sender_network::list",
+            skip_serializing_if = "Vec::is_empty"
+        )]
+        allow: Vec<SenderNetwork>,
+    },
     /// Datagrams on a unix socket; senders block while it is full.
     Unixgram {
         /// Path of the socket, created at start and removed at shutdown.

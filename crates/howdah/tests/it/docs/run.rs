@@ -43,7 +43,7 @@ enum Manner {
 use Manner::{Answers, Draws, Elsewhere, Ends, Serves, Watches};
 
 /// The first part that a command contains decides.
-const MANNERS: [(&str, Manner); 52] = [
+const MANNERS: [(&str, Manner); 53] = [
     ("apt install", Elsewhere("scripts/check-dist installs the package")),
     ("dnf install", Elsewhere("scripts/check-dist installs the package")),
     ("tar -xzf howdah-", Elsewhere("scripts/check-dist installs the package")),
@@ -75,6 +75,7 @@ const MANNERS: [(&str, Manner); 52] = [
     ("pool advise", Ends),
     ("statsd --check", Ends),
     ("statsd import", Ends),
+    ("statsd --takeover", Elsewhere("statsd_takeover::* have running servers")),
     ("howdah pool", Serves("listening: ")),
     ("howdah statsd", Serves("management: ")),
     ("report serve", Serves("http://")),

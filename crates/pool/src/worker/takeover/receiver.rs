@@ -8,11 +8,14 @@ use std::{
     time::Duration,
 };
 
-use howdah_net::{Listener, Stream};
+use howdah_net::{
+    Listener, Stream,
+    takeover::{TakeoverFrame, is_same_user, receive_frame, send_frame},
+};
 use howdah_pool_config::{Config, StoredSecret};
 use howdah_pool_core::Permits;
 
-use super::{format::*, frame, is_same_user, socket_path, unexpected_frame};
+use super::{format::*, socket_path, unexpected_frame};
 use crate::worker::{
     PoolerStartError,
     control::PoolerHandle,
@@ -61,11 +64,11 @@ impl Successor {
         }
         socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
-        let sent = frame::send(&socket, HELLO, &hello, None);
+        let sent = send_frame(&socket, HELLO, &hello, None);
         if sent.is_err() {
             // The old process has closed the socket. It may have sent a reason, which explains more
             // than "broken pipe".
-            if let Ok(Some(frame)) = frame::receive(&socket)
+            if let Ok(Some(frame)) = receive_frame(&socket)
                 && frame.kind == REFUSED
             {
                 return Err(refusal_error(&frame));
@@ -74,7 +77,7 @@ impl Successor {
         sent?;
         let (mut listeners, mut are_passed) = (Vec::new(), false);
         loop {
-            let mut frame = frame::receive(&socket)?.ok_or_else(unexpected_frame)?;
+            let mut frame = receive_frame(&socket)?.ok_or_else(unexpected_frame)?;
             match (frame.kind, frame.socket.take()) {
                 (LISTENER, Some(socket)) => {
                     are_passed |= *frame.body == PASSED;
@@ -118,13 +121,13 @@ impl Successor {
         let cancels = self.socket.try_clone().map_err(failed)?;
         control.shared.predecessor.has_clients.store(true, Ordering::Relaxed);
         *control.shared.predecessor.socket.lock() = Some(cancels);
-        frame::send(&self.socket, READY, b"", None).map_err(failed)?;
+        send_frame(&self.socket, READY, b"", None).map_err(failed)?;
         Ok(HandoverReceiver { socket: self.socket, control })
     }
 }
 
 /// Returns an error with the old process's reason for refusing the takeover.
-fn refusal_error(frame: &frame::TakeoverFrame) -> io::Error {
+fn refusal_error(frame: &TakeoverFrame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
@@ -142,8 +145,8 @@ impl HandoverReceiver {
         let shared = Arc::clone(&self.control.shared);
         let mut taken = 0_usize;
         let end = loop {
-            match frame::receive(&self.socket) {
-                Ok(Some(frame::TakeoverFrame { kind: CLIENT, body, socket: Some(socket) })) => {
+            match receive_frame(&self.socket) {
+                Ok(Some(TakeoverFrame { kind: CLIENT, body, socket: Some(socket) })) => {
                     let (Some(snapshot), Ok(stream)) =
                         (ClientSnapshot::decode(&body), Stream::inherited(socket))
                     else {
@@ -156,19 +159,19 @@ impl HandoverReceiver {
                         break Err(error);
                     }
                 }
-                Ok(Some(frame::TakeoverFrame { kind: SECRETS, body, .. })) => {
+                Ok(Some(TakeoverFrame { kind: SECRETS, body, .. })) => {
                     match PoolSecrets::decode(&body) {
                         Some(secrets) => self.adopt_secrets(secrets),
                         None => break Err(unexpected_frame()),
                     }
                 }
-                Ok(Some(frame::TakeoverFrame { kind: CHANNELS, body, .. })) => {
+                Ok(Some(TakeoverFrame { kind: CHANNELS, body, .. })) => {
                     match ListenedChannels::decode(&body) {
                         Some(channels) => self.listen(channels),
                         None => break Err(unexpected_frame()),
                     }
                 }
-                Ok(Some(frame::TakeoverFrame { kind: DONE, .. })) => break Ok(()),
+                Ok(Some(TakeoverFrame { kind: DONE, .. })) => break Ok(()),
                 Ok(Some(_)) => break Err(unexpected_frame()),
                 Ok(None) => break Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => break Err(error),
@@ -190,7 +193,7 @@ impl HandoverReceiver {
     /// Sends a frame. The lock serializes it with forwarded cancels, which another thread writes.
     fn send(&self, kind: u8, body: &[u8]) -> io::Result<()> {
         let _alone = self.control.shared.predecessor.socket.lock();
-        frame::send(&self.socket, kind, body, None)
+        send_frame(&self.socket, kind, body, None)
     }
 
     /// Caches the credentials of a pool for logins to servers.
@@ -261,7 +264,7 @@ impl HandoverReceiver {
 #[test]
 fn refusal_is_read_after_peer_has_hung_up() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    frame::send(&theirs, REFUSED, b"only the same user may take over", None).unwrap();
+    send_frame(&theirs, REFUSED, b"only the same user may take over", None).unwrap();
     // With the other end closed, sending HELLO fails with a broken pipe.
     drop(theirs);
     let error = Successor::request_listeners(ours).unwrap_err();

@@ -15,7 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_net::{Listener, Stream};
+use howdah_net::{
+    Listener, Stream,
+    takeover::{bind_takeover_socket, is_same_user, receive_frame, send_frame},
+};
 use howdah_pool_config::StoredSecret;
 use howdah_pool_core::{Channel, ClientHandover, Permits, PoolId, WorkerId};
 use parking_lot::Mutex;
@@ -23,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use zeroize::Zeroizing;
 
-use super::{bind, format::*, frame, is_same_user, unexpected_frame};
+use super::{format::*, unexpected_frame};
 use crate::worker::{
     control::PoolerHandle,
     directory::PoolEntry,
@@ -95,7 +98,7 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
             })
             .ok()
     };
-    let Some(mut listener) = bound(bind(&sender.path)) else { return };
+    let Some(mut listener) = bound(bind_takeover_socket(&sender.path)) else { return };
     let inode = || std::fs::symlink_metadata(&sender.path).map(|meta| meta.ino()).ok();
     let mut own = inode();
     while !shared.is_stopped() {
@@ -105,7 +108,7 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
         }
         let Ok((socket, _)) = listener.accept() else { continue };
         if !is_same_user(&socket) {
-            let _ = frame::send(&socket, REFUSED, b"only the same user may take over", None);
+            let _ = send_frame(&socket, REFUSED, b"only the same user may take over", None);
             tracing::warn!("takeover refused: the other process runs as another user");
             continue;
         }
@@ -119,7 +122,7 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
                 tracing::error!(%error, "takeover failed, this process keeps serving");
                 // The new process may have replaced the takeover socket with its own.
                 if inode() != own {
-                    let Some(again) = bound(bind(&sender.path)) else { return };
+                    let Some(again) = bound(bind_takeover_socket(&sender.path)) else { return };
                     (listener, own) = (again, inode());
                 }
             }
@@ -138,7 +141,7 @@ impl HandoverSender {
     fn hand_over(&self, socket: &UnixStream) -> io::Result<()> {
         socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         socket.set_write_timeout(Some(STEP_TIMEOUT))?;
-        let hello = frame::receive(socket)?.ok_or_else(unexpected_frame)?;
+        let hello = receive_frame(socket)?.ok_or_else(unexpected_frame)?;
         let expected = [MAGIC, &VERSION.to_be_bytes()].concat();
         if hello.kind != HELLO || *hello.body != expected {
             let theirs = hello.body.strip_prefix(MAGIC).and_then(|rest| rest.try_into().ok());
@@ -148,19 +151,19 @@ impl HandoverSender {
                 "the running process has version {VERSION} of the takeover protocol, the new one has \
                  version {theirs}: restart it instead"
             );
-            frame::send(socket, REFUSED, why.as_bytes(), None)?;
+            send_frame(socket, REFUSED, why.as_bytes(), None)?;
             return Err(io::Error::other(why));
         }
         if self.control.shared.is_shutting_down() {
             let why = "the running process is shutting down";
-            frame::send(socket, REFUSED, why.as_bytes(), None)?;
+            send_frame(socket, REFUSED, why.as_bytes(), None)?;
             return Err(io::Error::other(why));
         }
         let listeners: io::Result<Vec<_>> =
             self.control.shared.listeners().iter().map(Listener::try_clone).collect();
         for listener in listeners? {
             let kind: &[u8] = if self.are_passed { PASSED } else { b"" };
-            frame::send(socket, LISTENER, kind, Some(listener.as_fd()))?;
+            send_frame(socket, LISTENER, kind, Some(listener.as_fd()))?;
         }
         let admin_states = self.control.shared.directory.admin_states().into_iter();
         let admin_states = admin_states.map(|(database, state)| AdminStateRecord {
@@ -170,8 +173,8 @@ impl HandoverSender {
             paused_users: state.paused_users(),
         });
         let admin_states: Vec<_> = admin_states.collect();
-        frame::send(socket, LISTENERS_END, &encode_admin_states(&admin_states), None)?;
-        if frame::receive(socket)?.is_none_or(|frame| frame.kind != READY) {
+        send_frame(socket, LISTENERS_END, &encode_admin_states(&admin_states), None)?;
+        if receive_frame(socket)?.is_none_or(|frame| frame.kind != READY) {
             return Err(unexpected_frame());
         }
         tracing::info!("another process takes over");
@@ -203,7 +206,7 @@ impl HandoverSender {
 
     /// Handles frames of the new process until it closes the socket or sends an unexpected frame.
     fn receive_frames(&self, socket: &UnixStream, unacknowledged: &UnacknowledgedClients) {
-        while let Ok(Some(frame)) = frame::receive(socket) {
+        while let Ok(Some(frame)) = receive_frame(socket) {
             match frame.kind {
                 TAKEN => {
                     if let Ok(id) = <[u8; 8]>::try_from(&frame.body[..]) {
@@ -259,7 +262,7 @@ impl HandoverSender {
                 {
                     match outgoing_clients.try_recv() {
                         Ok(outgoing) => Ok(outgoing),
-                        Err(_) => return frame::send(socket, DONE, b"", None),
+                        Err(_) => return send_frame(socket, DONE, b"", None),
                     }
                 }
                 outgoing => outgoing,
@@ -270,7 +273,7 @@ impl HandoverSender {
                     let users = users.filter_map(|home| self.control.shared.directory.by_id(home));
                     let users = users.map(|entry| entry.key.user.clone()).collect();
                     let channels = ListenedChannels { database, users, round, marker, channels };
-                    frame::send(socket, CHANNELS, &channels.encode(), None)?;
+                    send_frame(socket, CHANNELS, &channels.encode(), None)?;
                 }
                 Ok(Outgoing::Client(client)) => {
                     poll_interval = POLL_INTERVAL;
@@ -293,7 +296,7 @@ impl HandoverSender {
                     // Stored before sending: the reply may arrive before this thread continues.
                     let descriptor = client.stream.as_fd().try_clone_to_owned();
                     unacknowledged.clients().insert(last_id, *client);
-                    frame::send(socket, CLIENT, &body, Some(descriptor?.as_fd()))?;
+                    send_frame(socket, CLIENT, &body, Some(descriptor?.as_fd()))?;
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     poll_interval = POLL_INTERVAL_MAX.min(poll_interval * 2);
@@ -332,7 +335,7 @@ impl HandoverSender {
         let is_passed_through = matches!(&looked_up, Some(StoredSecret::Plain(password))
             if checks.is_accepted(&database, &user, password));
         let secrets = PoolSecrets { database, user, keys, looked_up, is_passed_through };
-        frame::send(socket, SECRETS, &secrets.encode(), None)
+        send_frame(socket, SECRETS, &secrets.encode(), None)
     }
 
     /// Whether no worker has clients or pending logins.

@@ -115,6 +115,21 @@ fn failed_interval_is_spooled_and_passed_again() {
 }
 
 #[test]
+fn undelivered_interval_goes_to_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut old = shell(folder.path(), "exit 1");
+    old.flush(&snapshot()).unwrap();
+    let mut spool = BackendSpool::default();
+    old.hand_over(TEST_TIMEOUT, &mut spool).unwrap();
+    assert_eq!(spool.batches.len(), 1);
+    let mut new = shell(folder.path(), r#"cat >> "$0/input""#);
+    new.adopt(spool);
+    new.finish(TEST_TIMEOUT).unwrap();
+    let input = fs::read_to_string(folder.path().join("input")).unwrap();
+    assert!(input.starts_with(LINES), "{input}");
+}
+
+#[test]
 fn refused_or_unspooled_interval_is_lost_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let mut refused = shell(folder.path(), "echo nonsense >&2; exit 65");

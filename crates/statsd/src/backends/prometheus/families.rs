@@ -14,6 +14,7 @@
 //! shared with the registry, and its name and help are derived from the key when they are needed.
 //! Labels are stored in one text.
 
+pub(super) mod handover;
 mod remapping;
 
 use std::{

@@ -1,9 +1,16 @@
 //! [`TimerObservations`]: what a scrape shows of a timer, accumulated flush by flush.
 
-use std::{collections::VecDeque, sync::Arc, time::SystemTime};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use howdah_codec::ByteWriter as _;
 
 use super::mapping::ObserverOptions;
 use crate::{
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{TimerMetric, TimerSamples},
     settings::ObserverType,
     sketch::Sketch,
@@ -90,6 +97,75 @@ impl TimerObservations {
         self.recent.iter().for_each(|(_, part)| all.merge(part));
         let value = |quantile| all.quantile(quantile).unwrap_or(f64::NAN);
         self.observing.quantiles.iter().map(|quantile| (*quantile, value(*quantile))).collect()
+    }
+}
+
+/// Observations that another process has accumulated.
+#[derive(Debug)]
+pub(super) struct ExportedObservations {
+    count: f64,
+    sum: f64,
+    bounds: Vec<f64>,
+    buckets: Vec<f64>,
+    native: Sketch,
+    recent: Vec<(SystemTime, Sketch)>,
+}
+
+impl TimerObservations {
+    /// Appends the binary form, for another process:
+    ///
+    /// ```text
+    /// observations := f64 count, f64 sum, list of f64 bounds, list of f64 buckets,
+    ///                 native sketch, list of (start ms, sketch) recent observations
+    /// ```
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        out.write_f64(self.count);
+        out.write_f64(self.sum);
+        for values in [&self.observing.buckets[..], &self.buckets] {
+            out.write_count(values.len());
+            values.iter().for_each(|value| out.write_f64(*value));
+        }
+        self.native.write_to(out);
+        out.write_count(self.recent.len());
+        for (since, sketch) in &self.recent {
+            let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            out.write_varint(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+            sketch.write_to(out);
+        }
+    }
+
+    /// Adds the observations of another process, of which this one continues the timer. With other
+    /// bounds than before, count, sum and buckets start again together, because they must agree.
+    pub(super) fn restore(&mut self, exported: ExportedObservations) {
+        let is_same = self.buckets.is_empty() && exported.buckets.is_empty()
+            || self.observing.buckets[..] == exported.bounds[..]
+                && self.buckets.len() == exported.buckets.len();
+        if !is_same {
+            return;
+        }
+        self.count += exported.count;
+        self.sum += exported.sum;
+        for (bucket, count) in self.buckets.iter_mut().zip(exported.buckets) {
+            *bucket += count;
+        }
+        self.native.merge(&exported.native);
+        self.recent.extend(exported.recent);
+        self.recent.make_contiguous().sort_by_key(|(since, _)| *since);
+    }
+}
+
+impl ExportedObservations {
+    /// Reads what [`TimerObservations::write_to`] has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        let time = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+        Ok(Self {
+            count: from.f64()?,
+            sum: from.f64()?,
+            bounds: from.list(BinaryReader::f64)?,
+            buckets: from.list(BinaryReader::f64)?,
+            native: Sketch::read_from(from)?,
+            recent: from.list(|from| Ok((time(from.total()?), Sketch::read_from(from)?)))?,
+        })
     }
 }
 

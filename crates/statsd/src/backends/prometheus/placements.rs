@@ -43,7 +43,8 @@ pub(super) enum SeriesSource {
 impl SeriesSource {
     pub(super) const COUNT: usize = 4;
     /// In the order of their numbers.
-    const ALL: [Self; Self::COUNT] = [Self::Counter, Self::Gauge, Self::Timer, Self::Set];
+    pub(super) const ALL: [Self; Self::COUNT] =
+        [Self::Counter, Self::Gauge, Self::Timer, Self::Set];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -67,6 +68,18 @@ impl PlacementTable {
     /// Returns the number of keys.
     pub(super) fn len(&self) -> usize {
         self.by_key.iter().map(HashTable::len).sum()
+    }
+
+    /// Returns the placements of all keys, in the order in which they were added, each with the
+    /// source of its key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SeriesSource, &KeyPlacement)> {
+        // Placements from which only names are derived have no key any more.
+        let mut sources = vec![None; self.placements.len()];
+        for (source, place) in self.indexes() {
+            sources[place as usize] = Some(source);
+        }
+        let placed = sources.into_iter().zip(&self.placements);
+        placed.filter_map(|(source, placement)| Some((source?, placement)))
     }
 
     /// Returns the placement at an index.

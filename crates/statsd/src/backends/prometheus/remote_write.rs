@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::{
     PrometheusError, check_settings,
     cursor::ScrapeCursor,
-    families::{self, FamilyTable},
+    families::{self, FamilyTable, handover},
     mapping::NameMapping,
     names::{self, label_pairs},
     samples::for_each_sample,
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     backends::{
-        BackendError, BackendStatus, MetricBackend, ReloadHook, SnapshotRequirements,
+        BackendError, BackendSpool, BackendStatus, MetricBackend, ReloadHook, SnapshotRequirements,
         http::{AGENT, HttpSender},
         outbox::{BatchSink, ValueBatch},
     },
@@ -136,6 +136,36 @@ impl MetricBackend for RemoteWriteBackend {
 
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         self.sender.finish(timeout)
+    }
+
+    fn hand_over(
+        &mut self,
+        timeout: Duration,
+        spool: &mut BackendSpool,
+    ) -> Result<(), BackendError> {
+        self.sender.hand_over(timeout, spool)
+    }
+
+    fn adopt(&mut self, spool: BackendSpool) {
+        self.sender.adopt(spool);
+    }
+
+    fn exports_state(&self) -> bool {
+        true
+    }
+
+    fn export_state(&mut self) -> Option<Vec<u8>> {
+        Some(handover::export(&self.families))
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BackendError> {
+        handover::import(&mut self.families, state).map_err(|error| BackendError {
+            receiver: self.sender.receiver().to_owned(),
+            action: "restoring",
+            source: error.into(),
+        })?;
+        self.families.report(&self.sender.status());
+        Ok(())
     }
 }
 
@@ -323,6 +353,16 @@ mod tests {
         ] {
             assert!(body.windows(expected.len()).any(|bytes| bytes == expected), "{body:?}");
         }
+    }
+
+    #[test]
+    fn cumulative_values_continue_in_another_process() {
+        let mut old = RemoteWriteBackend::new(&settings()).unwrap();
+        encoded(&mut old, &snapshot());
+        let mut new = RemoteWriteBackend::new(&settings()).unwrap();
+        new.import_state(&old.export_state().unwrap()).unwrap();
+        let [old, new] = [&mut old, &mut new].map(|backend| encoded(backend, &snapshot()));
+        assert_eq!(new, old);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::{
     io::{self, Write as _},
     mem,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -29,6 +29,10 @@ use http_body::Frame;
 use parking_lot::Mutex;
 
 use super::{cursor::ScrapeCursor, families::FamilyTable, protobuf, text};
+use crate::receiver::{InheritedSocket, InheritedSockets};
+
+/// The purpose of the socket, for another process.
+const PURPOSE: &str = "prometheus";
 
 /// Maximum number of open connections, each of which may have a rendered piece.
 const CONNECTIONS_MAX: usize = 16;
@@ -44,30 +48,80 @@ const PROTOBUF: &str =
 /// it closes the port.
 #[derive(Debug)]
 pub(crate) struct ScrapeEndpoint {
-    server: HttpServer,
+    listener: TcpListener,
+    /// The configured address.
+    configured: SocketAddr,
+    address: SocketAddr,
+    /// `None` while scrapes wait.
+    server: Mutex<Option<HttpServer>>,
     served: ServedTable,
+}
+
+/// Where the endpoint of a Prometheus backend comes from.
+#[derive(Debug)]
+pub(crate) enum EndpointSource<'p> {
+    /// It is opened, with a passed socket if there is one, and serves at once.
+    New(&'p mut InheritedSockets),
+    /// Like `New`, but it serves nothing before the values of another process have arrived, or the
+    /// first flush: a counter must not start at 0 in between.
+    Successor(&'p mut InheritedSockets),
+    /// It was opened by an earlier backend.
+    Earlier(&'p Arc<ScrapeEndpoint>),
 }
 
 /// The table to serve, which is locked only for a moment, and the table's own lock.
 type ServedTable = Arc<Mutex<Arc<Mutex<FamilyTable>>>>;
 
 impl ScrapeEndpoint {
-    /// Listens at an address and serves a table.
+    /// Listens at an address, with a passed socket if there is one. Scrapes wait until
+    /// [`start`](Self::start).
     ///
     /// # Errors
     ///
-    /// The address cannot be bound, or the server's thread cannot be started.
-    pub(super) fn open(address: SocketAddr, families: Arc<Mutex<FamilyTable>>) -> io::Result<Self> {
+    /// The address cannot be bound.
+    pub(super) fn open(
+        configured: SocketAddr,
+        passed: &mut InheritedSockets,
+        families: Arc<Mutex<FamilyTable>>,
+    ) -> io::Result<Self> {
+        let listener = passed.listener(PURPOSE, configured)?;
+        let address = listener.local_addr()?;
         let served = Arc::new(Mutex::new(families));
-        Ok(Self { server: serve(address, Arc::clone(&served))?, served })
+        Ok(Self { listener, configured, address, server: Mutex::new(None), served })
+    }
+
+    /// Serves the table from now on.
+    ///
+    /// # Errors
+    ///
+    /// The server's thread cannot be started.
+    pub(super) fn start(&self) -> io::Result<()> {
+        let mut server = self.server.lock();
+        if server.is_none() {
+            *server = Some(serve(self.listener.try_clone()?, Arc::clone(&self.served))?);
+        }
+        Ok(())
+    }
+
+    /// Returns a copy of the socket, for another process.
+    ///
+    /// # Errors
+    ///
+    /// The process has no free file descriptor.
+    pub(crate) fn passed_socket(&self) -> io::Result<InheritedSocket> {
+        Ok(InheritedSocket {
+            label: format!("{PURPOSE} {}", self.configured),
+            descriptor: self.listener.try_clone()?.into(),
+            is_managed: false,
+        })
     }
 
     /// Returns the address that the endpoint listens on.
     pub(super) fn address(&self) -> SocketAddr {
-        self.server.address()
+        self.address
     }
 
-    /// Serves a table from now on.
+    /// Serves another table from now on.
     pub(super) fn serve(&self, families: &Arc<Mutex<FamilyTable>>) {
         let mut served = self.served.lock();
         if !Arc::ptr_eq(&served, families) {
@@ -77,7 +131,7 @@ impl ScrapeEndpoint {
 }
 
 /// Serves the values until the returned server is dropped.
-fn serve(address: SocketAddr, served: ServedTable) -> io::Result<HttpServer> {
+fn serve(listener: TcpListener, served: ServedTable) -> io::Result<HttpServer> {
     let metrics = async move |headers: HeaderMap| {
         let families = served.lock().clone();
         let format =
@@ -99,7 +153,7 @@ fn serve(address: SocketAddr, served: ServedTable) -> io::Result<HttpServer> {
     let router = Router::new()
         .route("/metrics", get(metrics))
         .fallback(async || (StatusCode::NOT_FOUND, "try /metrics\n"));
-    HttpServer::start("prometheus", address, CONNECTIONS_MAX, router)
+    HttpServer::start_on("prometheus", listener, CONNECTIONS_MAX, router)
 }
 
 /// The exposition format of a response.

@@ -636,6 +636,97 @@ fn repeated_metrics_do_not_renew_removed_series() {
     assert_lines(&flush(&mut prometheus, 1050, false), &["pool_size -2.5", "api_hits_total 30"]);
 }
 
+/// A backend that waits for the values of another process.
+fn successor(settings: &settings::PrometheusSettings) -> PrometheusBackend {
+    let source = &mut InheritedSockets::default();
+    PrometheusBackend::with_endpoint(settings, EndpointSource::Successor(source)).unwrap()
+}
+
+#[test]
+fn values_continue_in_another_process() {
+    for timers in [ObserverType::Summary, ObserverType::Histogram] {
+        let settings = settings::PrometheusSettings { timers, ..settings() };
+        let mut old = PrometheusBackend::new(&settings).unwrap();
+        old.flush(&Arc::new(snapshot_at(TIMESTAMP))).unwrap();
+        let state = old.export_state().unwrap();
+        let mut new = successor(&settings);
+        new.import_state(&state).unwrap();
+        let own = |text: &str| text.lines().filter(|line| line.contains("statsd_")).count();
+        let lines = |text: String| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.contains("statsd_"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(lines(scrape(&new)), lines(scrape(&old)));
+        for backend in [&mut old, &mut new] {
+            backend.flush(&Arc::new(snapshot_at(TIMESTAMP + 10))).unwrap();
+        }
+        let (old, new) = (scrape(&old), scrape(&new));
+        assert!(own(&new) > 0);
+        assert_eq!(new, old);
+        for end in (0..state.len()).step_by(7) {
+            let mut other = successor(&settings);
+            assert!(other.import_state(&state[..end]).is_err());
+        }
+    }
+}
+
+#[test]
+fn shared_and_removed_series_continue_in_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mapping.yml");
+    let rules = "mappings:\n- { match: one, name: all }\n- { match: other, name: all }\n";
+    std::fs::write(&path, rules).unwrap();
+    let ttl = Duration::from_secs(100);
+    let settings = settings::PrometheusSettings { mapping: Some(path), ttl, ..settings() };
+    let mut old = PrometheusBackend::new(&settings).unwrap();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let all = names(&["one", "gone;b=1", "x.y;a=1", "other", "x.y;a=2", "x_y"]);
+    old.flush(&counters_only(TIMESTAMP, all.into_iter())).unwrap();
+    let timed = |time: i64, value: f64| {
+        let mut snapshot = snapshot_with_timed();
+        snapshot.timestamp = time;
+        snapshot.time =
+            std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(time.unsigned_abs());
+        for metric in &mut snapshot.timed {
+            (metric.time, metric.value) = (time, value);
+        }
+        (snapshot.counters, snapshot.timers) = (Vec::new(), Vec::new());
+        (snapshot.gauges, snapshot.sets) = (Vec::new(), Vec::new());
+        Arc::new(snapshot)
+    };
+    old.flush(&timed(TIMESTAMP + 90, 3.0)).unwrap();
+    let rest = || names(&["one", "x.y;a=1", "x.y;a=2", "x_y"]).into_iter();
+    old.flush(&counters_only(TIMESTAMP + 90, rest())).unwrap();
+    old.flush(&counters_only(TIMESTAMP + 100, rest())).unwrap();
+    assert!(!scrape(&old).contains("gone"));
+    let state = old.export_state().unwrap();
+    let mut new = successor(&settings);
+    new.import_state(&state).unwrap();
+    // A removed series stays removed, the second key of a series continues it, and an older value
+    // of a gauge does not count.
+    let next = names(&["other", "gone;b=1", "x_y"]).into_iter();
+    let mut repeated = FlushSnapshot::clone(&counters_only(TIMESTAMP + 110, next));
+    (repeated.counters[1].idle, repeated.counters[1].value) = (true, 0.0);
+    let repeated = Arc::new(repeated);
+    for backend in [&mut old, &mut new] {
+        backend.flush(&timed(TIMESTAMP + 80, 4.0)).unwrap();
+        backend.flush(&repeated).unwrap();
+    }
+    let text = scrape(&new);
+    assert_eq!(text, scrape(&old));
+    assert_lines(&text, &["all 150", "load 3", "x_y_total 120"]);
+    assert!(!text.contains("gone"));
+    for at in 0..state.len() {
+        let mut changed = state.clone();
+        changed[at] ^= 0x81;
+        let mut other = successor(&settings);
+        if other.import_state(&changed).is_ok() {
+            other.flush(&repeated).unwrap();
+            scrape(&other);
+        }
+    }
+}
+
 #[test]
 fn reloaded_mapping_moves_keys_of_shared_and_repeated_series() {
     let folder = tempfile::tempdir().unwrap();

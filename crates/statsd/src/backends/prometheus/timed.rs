@@ -32,6 +32,7 @@ impl TimedGauges {
             variants: MetricVariants::default(),
             timed: Vec::new(),
             messages: [].into(),
+            mergeable: [].into(),
             percentiles: snapshot.percentiles.clone(),
             calculation: snapshot.calculation.clone(),
             self_metrics: snapshot.self_metrics.clone(),
@@ -57,6 +58,16 @@ impl TimedGauges {
             }
         }
         current
+    }
+
+    /// Returns all gauges with their latest timestamps.
+    pub(super) fn latest(&self) -> impl ExactSizeIterator<Item = (&MetricName, i64)> {
+        self.latest.iter().map(|(name, time)| (name, *time))
+    }
+
+    /// Continues with the latest timestamp of a gauge in another process.
+    pub(super) fn restore(&mut self, name: &MetricName, time: i64) {
+        self.is_latest(name, time);
     }
 
     /// Whether no value of the gauge had a later timestamp.

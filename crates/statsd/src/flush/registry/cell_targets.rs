@@ -20,6 +20,12 @@ pub(super) struct CellTargets {
 }
 
 impl CellTargets {
+    /// Creates the entries of all cells of an interval from another process, whose keys have been
+    /// determined.
+    pub(super) fn determined(entries: [Vec<Option<CellTarget>>; KINDS]) -> Self {
+        Self { entries, ..Self::default() }
+    }
+
     /// Adds the entry of the next cell.
     pub(super) fn push(
         &mut self,

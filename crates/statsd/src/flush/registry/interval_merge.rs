@@ -19,6 +19,20 @@ use crate::{
     settings::StatsdLimits,
 };
 
+/// Determines the entries of the cells that are new in the interval.
+pub(super) fn resolve_names(
+    registry: &mut KeyRegistry,
+    interval: &mut ShardInterval,
+    targets: &mut CellTargets,
+    now: SystemTime,
+) {
+    for name in interval.names.iter() {
+        let target = registry.cell_target(name, now);
+        targets.push(name.kind, target, &registry.key_rules);
+    }
+    interval.names.clear();
+}
+
 impl KeyRegistry {
     /// Adds the values of the interval. `targets` maps the shard's cells to registry entries.
     pub(super) fn add_interval(
@@ -27,10 +41,7 @@ impl KeyRegistry {
         targets: &mut CellTargets,
         now: SystemTime,
     ) {
-        for name in interval.names.iter() {
-            let target = self.cell_target(name, now);
-            targets.push(name.kind, target, &self.key_rules);
-        }
+        resolve_names(self, interval, targets, now);
         let now_ms = milliseconds(now);
         let flushes = self.flushes;
         let mut find = |kind, cell| targets.find(kind, cell, &mut self.key_rules);

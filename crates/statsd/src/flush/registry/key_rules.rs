@@ -1,16 +1,19 @@
 //! [`KeyRules`]: applies the rules to keys that are new to a shard, and counts what they do.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     mem,
     sync::Arc,
     time::SystemTime,
 };
 
+use howdah_codec::ByteWriter as _;
+
 use super::prefix_limits::{PrefixLimits, PrefixTally};
 use crate::{
     MetricName,
-    aggregate::NewName,
+    aggregate::{MetricType, NewName},
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::names::{KeyConversion, KeyPair},
     rules::{MetricRules, RuleResult},
     settings::{RuleAction, StatsdSettings},
@@ -142,6 +145,127 @@ impl KeyRules {
             self.release(trace);
         }
         keys
+    }
+
+    /// Returns the keys of a metric that another server forwards, after all rules and, with
+    /// `is_limited`, limits, and counts its samples; `None` if they are to be discarded.
+    pub(super) fn forwarded_keys(
+        &mut self,
+        (kind, keys): (MetricType, KeyPair),
+        conversion: KeyConversion,
+        samples: u32,
+        is_limited: impl FnOnce(&MetricName) -> bool,
+        now: SystemTime,
+    ) -> Option<KeyPair> {
+        if !self.are_active() {
+            return Some(keys);
+        }
+        let sent = keys.sent.clone();
+        let name = NewName { kind, name: sent.key().as_bytes(), tags: b"", overflow: false };
+        let RuleResult { key, changed, matched } = self.rules.apply(&sent, kind);
+        let keys = key.map(|key| if changed { conversion.changed_keys(&key) } else { keys });
+        let mut outcome = TraceOutcome {
+            dropped: keys.is_none(),
+            altered: changed,
+            rules: matched.into(),
+            prefix: None,
+        };
+        let keys = match keys {
+            Some(keys) if self.prefixes.are_active() && is_limited(&keys.key) => {
+                let (keys, prefix) = self.prefixes.admit(keys, || example(&name), now);
+                outcome.prefix = prefix;
+                keys
+            }
+            keys => keys,
+        };
+        let trace = self.trace(outcome, &name);
+        self.count(trace, samples);
+        // It has no cell in a shard.
+        self.release(trace);
+        keys
+    }
+
+    /// Appends the counts, for another process, with the definition of each rule:
+    ///
+    /// ```text
+    /// rules := list of (id: text, definition: text, since ms, dropped, changed, examples),
+    ///          list of (prefix: text, since ms, samples beyond its limit, examples),
+    ///          list of (prefix: text, limit) that the log must mention
+    /// ```
+    pub(super) fn write_to(&self, out: &mut Vec<u8>, definitions: &BTreeMap<String, String>) {
+        let write_examples = |out: &mut Vec<u8>, examples: &VecDeque<String>| {
+            out.write_count(examples.len());
+            examples.iter().for_each(|example| out.write_text(example));
+        };
+        let tallies = self.tallies();
+        out.write_count(tallies.len());
+        for tally in tallies {
+            out.write_text(&tally.id);
+            out.write_text(definitions.get(&*tally.id).map_or("", String::as_str));
+            out.write_time(tally.since);
+            out.write_varint(tally.dropped);
+            out.write_varint(tally.changed);
+            write_examples(out, &tally.examples);
+        }
+        let prefixes = self.prefixes.tallies();
+        out.write_count(prefixes.len());
+        for tally in prefixes {
+            out.write_text(&tally.prefix);
+            out.write_time(tally.since);
+            out.write_varint(tally.cut_samples);
+            write_examples(out, &tally.examples);
+        }
+        let reached = self.prefixes.reached();
+        out.write_count(reached.len());
+        for (prefix, limit) in reached {
+            out.write_text(prefix);
+            out.write_count(*limit);
+        }
+    }
+
+    /// Continues the counts of another process: those of rules with the same id and definition, and
+    /// those of prefixes.
+    pub(super) fn restore(
+        &mut self,
+        from: &mut BinaryReader<'_>,
+        definitions: &BTreeMap<String, String>,
+    ) -> Result<(), HandoverFormatError> {
+        let examples = |from: &mut BinaryReader<'_>| {
+            let list = from.list(|from| Ok(from.text()?.to_owned()))?;
+            Ok::<_, HandoverFormatError>(list.into_iter().take(EXAMPLES_MAX).collect())
+        };
+        for _ in 0..from.count()? {
+            let (id, definition) = (from.text()?, from.text()?);
+            let (since, dropped, changed) = (from.time()?, from.total()?, from.total()?);
+            let examples = examples(from)?;
+            if definitions.get(id).is_some_and(|same| same == definition)
+                && let Some(tally) = self.tallies.iter_mut().find(|tally| *tally.id == *id)
+            {
+                *tally = RuleTally { since, dropped, changed, examples, ..tally.clone() };
+            }
+        }
+        for _ in 0..from.count()? {
+            let (prefix, since, samples) = (from.text()?, from.time()?, from.total()?);
+            self.prefixes.restore(prefix, since, samples, examples(from)?);
+        }
+        let reached = from.list(|from| Ok((Arc::from(from.text()?), from.number()?)))?;
+        self.prefixes.restore_reached(reached);
+        Ok(())
+    }
+
+    /// Returns the counts of samples, to undo some with [`undo_counts`](Self::undo_counts).
+    pub(super) fn counts(&self) -> (Vec<u64>, Vec<(Arc<str>, u64)>) {
+        let traces = self.traces.iter().map(|trace| trace.samples).collect();
+        (traces, self.prefixes.cut_samples())
+    }
+
+    /// Undoes everything that was counted since `before`.
+    pub(super) fn undo_counts(&mut self, before: (Vec<u64>, Vec<(Arc<str>, u64)>)) {
+        let (traces, prefixes) = before;
+        for (trace, samples) in self.traces.iter_mut().zip(traces) {
+            trace.samples = samples;
+        }
+        self.prefixes.set_cut_samples(prefixes);
     }
 
     /// Whether limits of prefixes apply to a name.

@@ -185,6 +185,48 @@ impl PrefixLimits {
         tallies
     }
 
+    /// Continues the counts of a prefix in another process, if it has a limit.
+    pub(super) fn restore(
+        &mut self,
+        prefix: &str,
+        since: SystemTime,
+        samples: u64,
+        examples: VecDeque<String>,
+    ) {
+        let is_configured = self.configured.iter().any(|(known, _)| **known == *prefix);
+        if !is_configured && self.usage(prefix).is_none_or(|(known, _)| *known != *prefix) {
+            return;
+        }
+        if let Some(usage) = self.find(prefix) {
+            (usage.since, usage.cut_samples, usage.examples) = (Some(since), samples, examples);
+        }
+    }
+
+    /// Returns what [`take_reached`](Self::take_reached) will return.
+    pub(super) fn reached(&self) -> &[(Arc<str>, usize)] {
+        &self.reached
+    }
+
+    /// Continues with the [`reached`](Self::reached) prefixes of another process.
+    pub(super) fn restore_reached(&mut self, mut reached: Vec<(Arc<str>, usize)>) {
+        reached.truncate(NOTICES_MAX);
+        self.reached = reached;
+    }
+
+    /// Returns the samples beyond the limit of each prefix that has any.
+    pub(super) fn cut_samples(&self) -> Vec<(Arc<str>, u64)> {
+        self.tallies().into_iter().map(|tally| (tally.prefix, tally.cut_samples)).collect()
+    }
+
+    /// Sets the samples beyond the limits.
+    pub(super) fn set_cut_samples(&mut self, samples: Vec<(Arc<str>, u64)>) {
+        for (prefix, samples) in samples {
+            if let Some(usage) = self.find(&prefix) {
+                usage.cut_samples = samples;
+            }
+        }
+    }
+
     /// Returns the usage of the longest configured prefix of a name, or of its first part.
     fn usage(&mut self, name: &str) -> Option<(Arc<str>, &mut PrefixUsage)> {
         let configured = self.configured.iter().position(|(prefix, _)| name.starts_with(&**prefix));

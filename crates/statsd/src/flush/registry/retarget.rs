@@ -16,12 +16,12 @@ use crate::{
 
 /// Entries that new rules do not produce any more. They are removed with the next flush, which
 /// still sends the values that were aggregated by the old rules.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OrphanedEntries {
     /// Indexes of keys, by metric type.
-    keys: [HashSet<u32>; KINDS],
+    pub(super) keys: [HashSet<u32>; KINDS],
     /// Indexes of variants, by metric type.
-    variants: [HashSet<u32>; KINDS],
+    pub(super) variants: [HashSet<u32>; KINDS],
 }
 
 /// Applies the rules of `settings` to all keys, if they differ from the current ones. Samples
@@ -60,11 +60,11 @@ pub(super) fn retarget(registry: &mut KeyRegistry, settings: &StatsdSettings, no
     registry.shards = shards;
 }
 
-/// Removes the orphaned entries, except those that cells use again.
-pub(super) fn remove_orphans(registry: &mut KeyRegistry) {
-    let mut orphans = mem::take(&mut registry.orphans);
+/// Returns the orphaned entries, except those that cells use again.
+pub(super) fn unused_orphans(registry: &KeyRegistry) -> OrphanedEntries {
+    let mut orphans = registry.orphans.clone();
     if orphans.keys.iter().chain(&orphans.variants).all(HashSet::is_empty) {
-        return;
+        return orphans;
     }
     for kind in MetricType::ALL {
         // A key may have got a variant since, because another spelling was sent.
@@ -83,6 +83,13 @@ pub(super) fn remove_orphans(registry: &mut KeyRegistry) {
             }
         }
     }
+    orphans
+}
+
+/// Removes the orphaned entries, except those that cells use again.
+pub(super) fn remove_orphans(registry: &mut KeyRegistry) {
+    let orphans = unused_orphans(registry);
+    registry.orphans = OrphanedEntries::default();
     let own = registry.self_names.all();
     let OrphanedEntries { keys, variants } = &orphans;
     let [counters, timers, gauges, sets] = keys;
@@ -132,4 +139,10 @@ fn by_id(rules: &[RuleSettings]) -> BTreeMap<String, &RuleSettings> {
         rule.id.clone().unwrap_or_else(|| format!("rule-{number}"))
     };
     (1..).zip(rules).map(|(number, rule)| (id(number, rule), rule)).collect()
+}
+
+/// Returns the definitions of rules as text, by id.
+pub(super) fn definitions(rules: &[RuleSettings]) -> BTreeMap<String, String> {
+    let text = |rule: &RuleSettings| toml::to_string(rule).unwrap_or_default();
+    by_id(rules).into_iter().map(|(id, rule)| (id, text(rule))).collect()
 }

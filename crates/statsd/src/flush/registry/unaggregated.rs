@@ -1,13 +1,19 @@
 //! [`UnaggregatedInput`]: input that is passed on at the next flush instead of being aggregated.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use howdah_codec::ByteWriter as _;
 
 use super::key_rules::KeyRules;
 use crate::{
     aggregate::{MessageBuffer, NewName, ShardInterval, TimedSample},
+    binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{
         messages::ReceivedMessage,
-        names::KeyConversion,
+        names::{KeyConversion, KeyPair},
         rounded_seconds,
         timed::{TimedMetric, TimedTable, TimedType},
     },
@@ -59,6 +65,35 @@ impl UnaggregatedInput {
         self.messages.append(&mut interval.messages, settings.limits.message_bytes);
     }
 
+    /// Adds a value that another server forwards; returns whether it was added, as
+    /// [`TimedTable::add`] does.
+    pub(super) fn add_timed(
+        &mut self,
+        kind: TimedType,
+        keys: KeyPair,
+        time: Option<i64>,
+        value: (f64, u64),
+        max: usize,
+    ) -> bool {
+        self.timed.add(kind, keys, time, value, max)
+    }
+
+    /// Returns the events and service checks as received, each with the time of its receipt.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (SystemTime, &[u8])> {
+        self.messages.iter()
+    }
+
+    /// Appends everything, for another process: values with timestamps, then messages.
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        self.timed.write_to(out);
+        write_messages(out, &self.messages);
+    }
+
+    /// Reads what [`write_to`](Self::write_to) has written.
+    pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
+        Ok(Self { timed: TimedTable::read_from(from)?, messages: read_messages(from)? })
+    }
+
     /// Removes all values with timestamps, sorted; those without a time get that of the flush.
     pub(super) fn take_timed(&mut self, flush_time: i64) -> Vec<TimedMetric> {
         self.timed.take(flush_time)
@@ -72,4 +107,44 @@ impl UnaggregatedInput {
             |(time, line): (SystemTime, Box<[u8]>)| ReceivedMessage::parse(time, &line, rules);
         (lines.filter_map(parse).collect(), dropped)
     }
+}
+
+/// Appends events and service checks:
+///
+/// ```text
+/// messages := dropped, list of (time of receipt in microseconds, line: bytes)
+/// ```
+pub(super) fn write_messages(out: &mut Vec<u8>, messages: &MessageBuffer) {
+    out.write_varint(messages.dropped);
+    let lines = messages.iter();
+    out.write_count(lines.len());
+    lines.for_each(|(received, line)| write_message(out, received, line));
+}
+
+pub(super) fn write_message(out: &mut Vec<u8>, received: SystemTime, line: &[u8]) {
+    let since = received.duration_since(UNIX_EPOCH).unwrap_or_default();
+    out.write_varint(u64::try_from(since.as_micros()).unwrap_or_default());
+    out.write_bytes(line);
+}
+
+pub(super) fn read_messages(
+    from: &mut BinaryReader<'_>,
+) -> Result<MessageBuffer, HandoverFormatError> {
+    let dropped = from.total()?;
+    let mut messages = read_messages_list(from)?;
+    messages.dropped = dropped;
+    Ok(messages)
+}
+
+/// Reads messages without the number of dropped ones.
+pub(super) fn read_messages_list(
+    from: &mut BinaryReader<'_>,
+) -> Result<MessageBuffer, HandoverFormatError> {
+    let mut messages = MessageBuffer::default();
+    for _ in 0..from.count()? {
+        let received = UNIX_EPOCH + Duration::from_micros(from.total()?);
+        // The limit applies once they are added to those of this process.
+        messages.push(received, from.bytes()?.into(), usize::MAX);
+    }
+    Ok(messages)
 }

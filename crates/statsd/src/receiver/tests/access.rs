@@ -43,7 +43,7 @@ fn tcp_with(change: impl FnOnce(&mut TcpRules)) -> ListenSettings {
 
 struct TcpRules {
     handshake_timeout: Duration,
-    allow: Vec<crate::settings::SenderNetwork>,
+    allow: Vec<SenderNetwork>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
@@ -56,7 +56,7 @@ fn assert_closed(mut stream: &TcpStream) {
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let end = stream.read_to_end(&mut Vec::new());
     let is_timeout = end.is_err_and(|error| {
-        matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+        matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
     });
     assert!(!is_timeout, "the connection must be closed");
 }
@@ -190,7 +190,7 @@ impl TestIdentity {
             .arg(&certificate)
             .output();
         let Ok(output) = openssl else {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: openssl is missing: install it");
+            let _ = writeln!(io::stderr(), "SKIPPED: openssl is missing: install it");
             return None;
         };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -275,6 +275,60 @@ fn encrypted_lines_count_and_truncated_stream_loses_only_its_last() {
     drop(silent);
     let account = server.receiver.stop(TEST_TIMEOUT);
     assert_eq!(account.failed_handshakes_total(), 2);
+}
+
+#[test]
+fn encrypted_and_new_connections_continue_in_another_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(identity) = TestIdentity::make(folder.path(), "server") else { return };
+    let path = token_file(folder.path(), "sesame\n");
+    let encrypted = tcp_with(|rules| {
+        rules.certificate = Some(identity.certificate.clone());
+        rules.key = Some(identity.key.clone());
+    });
+    let with_token = tcp_with(|rules| rules.token_file = Some(path));
+    let listen = [encrypted, with_token];
+    let mut old = TestReceiver::open(&listen);
+    let address = old.address(0);
+    let mut stream = tls_client(address, &identity, None);
+    stream.write_all(b"one:1|c\ntw").unwrap();
+    assert_eq!(old.next(), "one:1|c\n");
+    let mut handshake = TcpStream::connect(old.address(1)).unwrap();
+    handshake.write_all(b"auth ses").unwrap();
+    // A takeover that fails changes nothing.
+    old.receiver.halt();
+    drop(old.receiver.passed_connections().unwrap());
+    old.receiver.resume().unwrap();
+    stream.write_all(b"o:2|c\nthr").unwrap();
+    assert_eq!(old.next(), "two:2|c\n");
+
+    old.receiver.halt();
+    let mut passed = InheritedSockets::default();
+    old.receiver.passed_sockets().unwrap().into_iter().for_each(|socket| passed.push(socket));
+    let connections = old.receiver.passed_connections().unwrap();
+    assert!(!connections.is_empty());
+    let mut new = TestReceiver::prepare(&listen, &mut passed);
+    assert_eq!(new.address(0), address);
+    let relay = old.receiver.detach();
+    new.receiver.release(connections);
+    stream.write_all(b"ee:3|c\n").unwrap();
+    assert_eq!(new.next(), "three:3|c\n");
+    handshake.write_all(b"ame\nlate:1|c\n").unwrap();
+    assert_eq!(new.next(), "late:1|c\n");
+    // The client is asked to reconnect, and what it sends before is not lost.
+    stream.sock.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    stream.write_all(b"last:4|c").unwrap();
+    stream.conn.send_close_notify();
+    stream.flush().unwrap();
+    assert_eq!(new.next(), "last:4|c");
+    let mut next = tls_client(address, &identity, None);
+    next.write_all(b"next:5|c\n").unwrap();
+    assert_eq!(new.next(), "next:5|c\n");
+    drop((stream, handshake));
+    relay.finish(Instant::now() + TEST_TIMEOUT);
+    let account = new.receiver.stop(TEST_TIMEOUT);
+    assert_eq!(account.sockets[0].discarded_total, 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@ flush-interval = "1s"
 shutdown-timeout = "1500ms"
 dump-messages = true
 reload-on-change = true
+takeover = "/run/takeover.sock"
 [statsd.aggregation]
 percentiles = [50, 99.9, -10]
 histogram = [{ metric = "a", bins = [0.5, 5, "inf"] }]
@@ -90,6 +91,11 @@ client-ca = "/etc/clients.crt"
 token-file = "/etc/tokens"
 handshake-timeout = "5s"
 idle-timeout = "1m"
+[[statsd.listen]]
+type = "forward"
+address = "127.0.0.1:1"
+connections = 2
+allow = ["192.168.1.8"]
 [[statsd.listen]]
 type = "unixgram"
 path = "/run/a"
@@ -194,6 +200,10 @@ spool-bytes = 1
 command = ["/usr/bin/sink", "--fast"]
 format = "json"
 timeout = "3s"
+spool-bytes = 1
+[[statsd.backends.forward]]
+to = "[::1]:8128"
+sender = "web1"
 spool-bytes = 1
 [statsd.proxy]
 nodes = [{ host = "n", port = 1, admin-port = 2 }]

@@ -1,30 +1,44 @@
-//! [`TakeoverFrame`]s between two processes: a kind, a body, and at most one file descriptor.
+//! Takeover of sockets by another process: [`TakeoverFrame`]s over a unix socket, each with a kind,
+//! a body, and at most one file descriptor.
+//!
+//! The socket is only for processes of the same user, or of root: [`bind_takeover_socket`] sets its
+//! permissions to 0600, and both sides check [`is_same_user`].
 
 use std::{
+    fs,
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
     mem::MaybeUninit,
     os::{
         fd::{AsFd as _, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{
+            fs::{FileTypeExt as _, PermissionsExt as _},
+            net::{UnixListener, UnixStream},
+        },
     },
+    path::Path,
 };
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+use rustix::{
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
+    },
+    process::geteuid,
 };
 use zeroize::Zeroizing;
 
 /// A message between two processes. Not `Debug`, because bodies contain cancel keys and secrets.
-pub(super) struct TakeoverFrame {
-    pub(super) kind: u8,
+pub struct TakeoverFrame {
+    /// The meaning of the frame, defined by the protocol that uses it.
+    pub kind: u8,
     /// The contents, zeroed when dropped.
-    pub(super) body: Zeroizing<Vec<u8>>,
-    pub(super) socket: Option<OwnedFd>,
+    pub body: Zeroizing<Vec<u8>>,
+    /// The descriptor that came with the frame, with close-on-exec set.
+    pub socket: Option<OwnedFd>,
 }
 
-/// Maximum length of a body in bytes. If a client has a larger state, the takeover fails.
-pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
+/// Maximum length of a body in bytes. A larger one makes the takeover fail.
+pub const BODY_BYTES_MAX: u32 = 64 << 20;
 
 /// Length of a header in bytes: one for the kind and four for the length.
 const HEADER_BYTES: usize = 5;
@@ -34,8 +48,34 @@ const HEADER_BYTES: usize = 5;
 /// memory.
 const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
+/// Listens on the takeover socket of a process, replacing the file of a previous one. Only the same
+/// user and root can connect.
+///
+/// # Errors
+///
+/// The path is too long, in a directory that is not writable, or a file that is not a socket.
+pub fn bind_takeover_socket(path: &Path) -> io::Result<UnixListener> {
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Whether the peer process runs as the same user or as root.
+pub fn is_same_user(socket: &UnixStream) -> bool {
+    let user = geteuid();
+    socket_peercred(socket.as_fd()).is_ok_and(|peer| peer.uid == user || peer.uid.is_root())
+}
+
 /// Sends a frame. The descriptor accompanies the first bytes of the header.
-pub(super) fn send(
+///
+/// # Errors
+///
+/// The body is longer than [`BODY_BYTES_MAX`], or the other process has closed the socket or does
+/// not read it within the socket's timeout.
+pub fn send_frame(
     stream: &UnixStream,
     kind: u8,
     body: &[u8],
@@ -61,7 +101,12 @@ pub(super) fn send(
 }
 
 /// Waits for a frame; `None` if the other process has closed the socket between two frames.
-pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<TakeoverFrame>> {
+///
+/// # Errors
+///
+/// The socket was closed within a frame, the frame is longer than [`BODY_BYTES_MAX`], or nothing
+/// was received within the socket's timeout.
+pub fn receive_frame(stream: &UnixStream) -> io::Result<Option<TakeoverFrame>> {
     let mut header = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -101,19 +146,19 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<TakeoverFrame>> 
 fn frame_carries_a_file_descriptor() {
     let (one, other) = UnixStream::pair().unwrap();
     let (passed, kept) = UnixStream::pair().unwrap();
-    send(&one, 7, b"hello", Some(passed.as_fd())).unwrap();
-    send(&one, 8, b"", None).unwrap();
+    send_frame(&one, 7, b"hello", Some(passed.as_fd())).unwrap();
+    send_frame(&one, 8, b"", None).unwrap();
     drop((one, passed));
-    let first = receive(&other).unwrap().unwrap();
+    let first = receive_frame(&other).unwrap().unwrap();
     assert_eq!((first.kind, &first.body[..]), (7, &b"hello"[..]));
     let mut passed = UnixStream::from(first.socket.unwrap());
     passed.write_all(b"x").unwrap();
     let mut byte = [0];
     (&kept).read_exact(&mut byte).unwrap();
     assert_eq!(byte, *b"x");
-    let second = receive(&other).unwrap().unwrap();
+    let second = receive_frame(&other).unwrap().unwrap();
     assert!(second.kind == 8 && second.body.is_empty() && second.socket.is_none());
-    assert!(receive(&other).unwrap().is_none());
+    assert!(receive_frame(&other).unwrap().is_none());
 }
 
 #[test]
@@ -122,6 +167,21 @@ fn truncated_or_too_long_frame_is_an_error() {
         let (one, other) = UnixStream::pair().unwrap();
         (&one).write_all(bytes).unwrap();
         drop(one);
-        assert!(receive(&other).is_err(), "{}", bytes.escape_ascii());
+        assert!(receive_frame(&other).is_err(), "{}", bytes.escape_ascii());
     }
+}
+
+#[test]
+fn takeover_socket_is_private_and_replaces_only_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("takeover");
+    for _ in 0..2 {
+        let listener = bind_takeover_socket(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let stream = UnixStream::connect(&path).unwrap();
+        assert!(is_same_user(&stream) && is_same_user(&listener.accept().unwrap().0));
+    }
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "").unwrap();
+    assert!(bind_takeover_socket(&path).is_err());
 }
