@@ -62,7 +62,10 @@ impl KeyConversion {
     }
 
     /// Returns the keys of a name that rules changed.
-    pub(super) fn changed_keys(self, name: &TaggedName<'_>) -> KeyPair {
+    pub(super) fn changed_keys(self, mut name: TaggedName<'_>) -> KeyPair {
+        if self.dialect == StatsdDialect::Dogstatsd {
+            name.sort_tags(CONTAINER_TAG);
+        }
         let text = name.graphite_text();
         let text = if self.sanitise { sanitised(&text, self.dialect) } else { text.into() };
         let key = MetricName::new(&text);
@@ -74,8 +77,8 @@ impl KeyConversion {
     ///
     /// Tags are appended in Graphite's format, `;name=value`, in the order sent except in the
     /// DogStatsD dialect. `tags` may end in `|` and a container, which becomes the tag
-    /// [`CONTAINER_TAG`]. With `sanitise`, characters
-    /// invalid in Graphite are replaced or removed, also in tags, by the rules of the dialect.
+    /// [`CONTAINER_TAG`]. With `sanitise`, characters invalid in Graphite are replaced or removed,
+    /// also in tags, by the rules of the dialect.
     pub(super) fn canonical(self, name: &[u8], tags: &[u8], sanitise: bool) -> MetricName {
         let mut key = self.tags_in_name(String::from_utf8_lossy(name));
         let tags = String::from_utf8_lossy(tags);

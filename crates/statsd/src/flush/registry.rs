@@ -149,9 +149,7 @@ pub(crate) fn add_requirements(
     let needs = registry.needs.or(needs);
     if needs != registry.needs {
         // The cells of the shards refer to entries for the previous requirements.
-        registry.reset_shards = true;
-        registry.collect(now);
-        registry.needs = needs;
+        retarget::set_requirements(registry, needs, now);
         if needs.messages {
             registry.shards.iter().for_each(|source| source.shard.store_messages());
         }

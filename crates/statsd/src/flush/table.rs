@@ -165,6 +165,12 @@ impl<S: Default> MetricTable<S> {
         self.entries.len() - self.live
     }
 
+    /// Returns the indexes and names of the live entries, in order of first receipt.
+    pub(crate) fn live_names(&self) -> impl Iterator<Item = (u32, &MetricName)> {
+        let entries = (0..).zip(&self.entries).filter(|(_, entry)| entry.live);
+        entries.map(|(index, entry)| (index, &entry.name))
+    }
+
     /// Returns the live entries in order of first receipt.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &MetricEntry<S>> {
         self.entries.iter().filter(|entry| entry.live)

@@ -47,6 +47,16 @@ impl<'n> TaggedName<'n> {
         is_new || self.tags.len() < before
     }
 
+    /// Sorts the tags by their texts, as those of DogStatsD are; each exists once. A tag with the
+    /// key `last` comes last.
+    pub(crate) fn sort_tags(&mut self, last: &str) {
+        self.tags.sort_by_cached_key(|(tag, value)| {
+            let colon = if value.is_empty() { "" } else { ":" };
+            (tag == last, format!("{tag}{colon}{value}"))
+        });
+        self.tags.dedup();
+    }
+
     /// Returns the key with all characters as sent, for [`MetricName::tags`].
     pub(crate) fn as_sent(&self) -> MetricName {
         let mut text = self.base.clone().into_owned();

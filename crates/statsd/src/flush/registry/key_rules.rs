@@ -129,6 +129,18 @@ impl KeyRules {
         (keys, self.trace(outcome, name))
     }
 
+    /// Returns the keys of a name after all rules, `None` if one drops it. Counts nothing, and
+    /// ignores limits.
+    pub(super) fn target(&self, name: &NewName<'_>, conversion: KeyConversion) -> Option<KeyPair> {
+        self.apply_rules(name, conversion).0
+    }
+
+    /// Whether the rules neither change nor drop a metric of this name.
+    pub(super) fn are_unrelated_to(&self, name: &MetricName, kind: MetricType) -> bool {
+        let result = self.rules.apply(name, kind);
+        result.key.is_some() && !result.changed
+    }
+
     /// Returns the keys of a name of which values with a timestamp were received, and counts these;
     /// `None` if a rule drops them. The limits of prefixes do not apply.
     pub(super) fn timed_keys(
@@ -163,7 +175,7 @@ impl KeyRules {
         let sent = keys.sent.clone();
         let name = NewName { kind, name: sent.key().as_bytes(), tags: b"", overflow: false };
         let RuleResult { key, changed, matched } = self.rules.apply(&sent, kind);
-        let keys = key.map(|key| if changed { conversion.changed_keys(&key) } else { keys });
+        let keys = key.map(|key| if changed { conversion.changed_keys(key) } else { keys });
         let mut outcome = TraceOutcome {
             dropped: keys.is_none(),
             altered: changed,
@@ -289,7 +301,7 @@ impl KeyRules {
         let RuleResult { key, changed, matched } = self.rules.apply(&sent, name.kind);
         let keys = key.map(|key| {
             if changed {
-                conversion.changed_keys(&key)
+                conversion.changed_keys(key)
             } else {
                 conversion.keys(name.name, name.tags)
             }
@@ -377,15 +389,8 @@ impl KeyRules {
     }
 
     /// Continues the counts of the rules that are unchanged since `before`, and of prefixes.
-    /// `orphans` is the number of keys that will be removed.
-    pub(super) fn inherit(
-        &mut self,
-        before: &mut Self,
-        orphans: usize,
-        is_unchanged: impl Fn(&str) -> bool,
-    ) {
+    pub(super) fn inherit(&mut self, before: &mut Self, is_unchanged: impl Fn(&str) -> bool) {
         self.prefixes = mem::take(&mut before.prefixes);
-        self.prefixes.restart(orphans);
         let old = before.tallies();
         for tally in &mut self.tallies {
             let same = old.iter().find(|old| old.id == tally.id && is_unchanged(&tally.id));
@@ -400,7 +405,6 @@ impl KeyRules {
         if self.traces.len() >= TRACES_MAX && !self.by_outcome.contains_key(&outcome) {
             // Senders may cause any combination of rules; then only the last rule is counted.
             outcome.rules = outcome.rules.last().copied().into_iter().collect();
-            outcome.prefix = None;
         }
         for rule in &outcome.rules {
             let examples = &mut self.tallies[usize::from(*rule)].examples;

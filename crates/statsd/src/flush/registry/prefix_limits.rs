@@ -27,10 +27,9 @@ pub(super) struct PrefixLimits {
     /// The limit of each first part of other names; 0 if there is none.
     keys_per_part: usize,
     parts: HashMap<Arc<str>, PrefixUsage>,
-    /// Added to all limits until the next recount, because so many keys are about to be removed.
-    slack: usize,
-    /// Number of live metrics if none was removed since the last recount.
-    expected_keys: usize,
+    /// Number of live metrics if none was removed since the last recount; `None` if that is not
+    /// known.
+    expected_keys: Option<usize>,
     /// Prefixes that reached their limit since the last flush, with the limit.
     reached: Vec<(Arc<str>, usize)>,
 }
@@ -88,7 +87,12 @@ impl PrefixLimits {
             .map(|limit| (Arc::from(&*limit.prefix), PrefixUsage::new(limit.keys, limit.excess)));
         let mut configured: Vec<(Arc<str>, _)> = usage.collect();
         configured.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        Self { configured, keys_per_part: limits.keys_per_prefix, ..Self::default() }
+        Self {
+            configured,
+            keys_per_part: limits.keys_per_prefix,
+            expected_keys: Some(0),
+            ..Self::default()
+        }
     }
 
     pub(super) fn are_active(&self) -> bool {
@@ -103,14 +107,13 @@ impl PrefixLimits {
         example: impl FnOnce() -> String,
         now: SystemTime,
     ) -> (Option<KeyPair>, Option<Arc<str>>) {
-        let slack = self.slack;
         let Some((prefix, usage)) = self.usage(keys.key.base()) else {
-            self.expected_keys += 1;
+            self.expected_keys = self.expected_keys.map(|keys| keys + 1);
             return (Some(keys), None);
         };
-        if usage.keys < usage.limit.saturating_add(slack) {
+        if usage.keys < usage.limit {
             usage.keys += 1;
-            self.expected_keys += 1;
+            self.expected_keys = self.expected_keys.map(|keys| keys + 1);
             return (Some(keys), None);
         }
         usage.cut_keys += 1;
@@ -148,13 +151,21 @@ impl PrefixLimits {
         }
     }
 
-    /// Prepares for new cells of all keys. So many keys as `orphans` count towards the limits, but
-    /// will be removed.
-    pub(super) fn restart(&mut self, orphans: usize) {
+    /// Prepares for new cells of all keys: only those in `known` count towards the limits.
+    pub(super) fn restart<'n>(&mut self, known: impl Iterator<Item = &'n MetricName>) {
         let parts = self.parts.values_mut();
         let all = parts.chain(self.configured.iter_mut().map(|(_, usage)| usage));
-        all.for_each(|usage| usage.cut_keys = 0);
-        self.slack = orphans;
+        all.for_each(|usage| (usage.keys, usage.cut_keys) = (0, 0));
+        self.count_keys(known);
+        self.expected_keys = None;
+    }
+
+    fn count_keys<'n>(&mut self, names: impl Iterator<Item = &'n MetricName>) {
+        for name in names {
+            if let Some((_, usage)) = self.usage(name.base()) {
+                usage.keys += 1;
+            }
+        }
     }
 
     /// Returns the prefixes that reached their limit since the last call, with the limit.
@@ -267,7 +278,7 @@ pub(super) fn recount(registry: &mut KeyRegistry) -> bool {
     let live = registry.keys();
     let KeyRegistry { key_rules, counters, timers, gauges, sets, .. } = registry;
     let limits = &mut key_rules.prefixes;
-    if !limits.are_active() || limits.expected_keys == live {
+    if !limits.are_active() || limits.expected_keys == Some(live) {
         return false;
     }
     limits.configured.iter_mut().for_each(|(_, usage)| usage.keys = 0);
@@ -276,13 +287,9 @@ pub(super) fn recount(registry: &mut KeyRegistry) -> bool {
     let timers = timers.iter().map(|entry| &entry.name);
     let gauges = gauges.iter().map(|entry| &entry.name);
     let sets = sets.iter().map(|entry| &entry.name);
-    for name in counters.chain(timers).chain(gauges).chain(sets) {
-        if let Some((_, usage)) = limits.usage(name.base()) {
-            usage.keys += 1;
-        }
-    }
+    limits.count_keys(counters.chain(timers).chain(gauges).chain(sets));
     // The first parts of a flood of names must not stay.
     limits.parts.retain(|_, usage| usage.keys > 0 || usage.cut_keys > 0);
-    (limits.slack, limits.expected_keys) = (0, live);
+    limits.expected_keys = Some(live);
     limits.has_room()
 }

@@ -9,8 +9,9 @@ use std::{
 use super::{KeyRegistry, cell_targets::CellTargets, key_rules::KeyRules};
 use crate::{
     MetricName,
-    aggregate::{KINDS, MetricType},
-    flush::table::MetricTable,
+    aggregate::{KINDS, MetricType, NewNames},
+    backends::SnapshotRequirements,
+    flush::{names::KeyConversion, table::MetricTable},
     settings::{RuleSettings, StatsdSettings},
 };
 
@@ -31,6 +32,34 @@ pub(super) fn retarget(registry: &mut KeyRegistry, settings: &StatsdSettings, no
     if current.rules == settings.rules && current.static_tags == settings.static_tags {
         return;
     }
+    let names = take_names(registry, now);
+    let mut rules = KeyRules::new(settings, now);
+    let (old, new) = (by_id(&registry.settings.rules), by_id(&settings.rules));
+    rules.inherit(&mut registry.key_rules, |id| old.get(id) == new.get(id));
+    let remaining = orphan(registry, &rules, &names);
+    rules.prefixes.restart(remaining.iter());
+    registry.key_rules = rules;
+    registry.settings.rules.clone_from(&settings.rules);
+    registry.settings.static_tags.clone_from(&settings.static_tags);
+    registry.shards.iter_mut().for_each(|source| source.targets = CellTargets::default());
+    assign(registry, &names, now);
+}
+
+/// Assigns entries for other requirements to the cells of all shards.
+pub(super) fn set_requirements(
+    registry: &mut KeyRegistry,
+    needs: SnapshotRequirements,
+    now: SystemTime,
+) {
+    let names = take_names(registry, now);
+    registry.needs = needs;
+    let KeyRegistry { shards, key_rules, .. } = registry;
+    shards.iter_mut().for_each(|source| source.targets.clear(key_rules));
+    assign(registry, &names, now);
+}
+
+/// Collects all values, and returns the names of all cells of each shard.
+fn take_names(registry: &mut KeyRegistry, now: SystemTime) -> Vec<NewNames> {
     // A pending reset of the shards would renumber the entries.
     registry.collect(now);
     let mut shards = mem::take(&mut registry.shards);
@@ -41,17 +70,15 @@ pub(super) fn retarget(registry: &mut KeyRegistry, settings: &StatsdSettings, no
         interval.clear();
         source.spare = interval;
         names.push(all);
-        orphan(registry, &source.targets);
     }
-    let mut rules = KeyRules::new(settings, now);
-    let (old, new) = (by_id(&registry.settings.rules), by_id(&settings.rules));
-    let orphans = registry.orphans.keys.iter().map(HashSet::len).sum();
-    rules.inherit(&mut registry.key_rules, orphans, |id| old.get(id) == new.get(id));
-    registry.key_rules = rules;
-    registry.settings.rules.clone_from(&settings.rules);
-    registry.settings.static_tags.clone_from(&settings.static_tags);
-    for (source, names) in shards.iter_mut().zip(&names) {
-        source.targets = CellTargets::default();
+    registry.shards = shards;
+    names
+}
+
+/// Assigns entries to the cells of all shards, which have none.
+fn assign(registry: &mut KeyRegistry, names: &[NewNames], now: SystemTime) {
+    let mut shards = mem::take(&mut registry.shards);
+    for (source, names) in shards.iter_mut().zip(names) {
         for name in names.iter() {
             let target = registry.cell_target(name, now);
             source.targets.push(name.kind, target, &registry.key_rules);
@@ -102,6 +129,9 @@ pub(super) fn remove_orphans(registry: &mut KeyRegistry) {
     remove(&mut registry.variants.timers, timers, &own);
     remove(&mut registry.variants.gauges, gauges, &own);
     remove(&mut registry.variants.sets, sets, &own);
+    for kind in MetricType::ALL.into_iter().filter(|kind| !keys[*kind as usize].is_empty()) {
+        registry.delete_variants(kind);
+    }
 }
 
 fn remove<S: Default>(table: &mut MetricTable<S>, orphans: &HashSet<u32>, own: &[MetricName]) {
@@ -112,14 +142,52 @@ fn remove<S: Default>(table: &mut MetricTable<S>, orphans: &HashSet<u32>, own: &
     }
 }
 
-/// Marks the entries of a shard's cells as orphaned.
-fn orphan(registry: &mut KeyRegistry, targets: &CellTargets) {
-    for kind in MetricType::ALL {
-        for target in targets.iter(kind) {
-            let variant = target.variant.or_else(|| linked(registry, kind, target.key));
-            registry.orphans.keys[kind as usize].insert(target.key);
-            registry.orphans.variants[kind as usize].extend(variant);
+/// Marks the entries of all cells as orphaned, and entries without a cell if the new rules change
+/// or drop them. Returns the names of those that the new rules produce or do not change.
+fn orphan(registry: &mut KeyRegistry, rules: &KeyRules, names: &[NewNames]) -> Vec<MetricName> {
+    let conversion = KeyConversion::new(&registry.settings, registry.needs);
+    let mut produced: [HashSet<MetricName>; KINDS] = Default::default();
+    for name in names.iter().flat_map(NewNames::iter) {
+        let keys = rules.target(&name, conversion);
+        produced[name.kind as usize].extend(keys.map(|keys| keys.key));
+    }
+    let mut orphans = mem::take(&mut registry.orphans);
+    for source in &registry.shards {
+        for kind in MetricType::ALL {
+            for target in source.targets.iter(kind) {
+                let variant = target.variant.or_else(|| linked(registry, kind, target.key));
+                orphans.keys[kind as usize].insert(target.key);
+                orphans.variants[kind as usize].extend(variant);
+            }
         }
+    }
+    let mut remaining = Vec::new();
+    for kind in MetricType::ALL {
+        for (index, name) in live_names(registry, kind) {
+            let orphans = &mut orphans.keys[kind as usize];
+            let remains = produced[kind as usize].contains(name)
+                || !orphans.contains(&index) && rules.are_unrelated_to(name, kind);
+            if remains {
+                remaining.push(name.clone());
+            } else {
+                orphans.insert(index);
+            }
+        }
+    }
+    registry.orphans = orphans;
+    remaining
+}
+
+/// Returns the live metrics of a type with their indexes.
+fn live_names(
+    registry: &KeyRegistry,
+    kind: MetricType,
+) -> Box<dyn Iterator<Item = (u32, &MetricName)> + '_> {
+    match kind {
+        MetricType::Counter => Box::new(registry.counters.live_names()),
+        MetricType::Timer => Box::new(registry.timers.live_names()),
+        MetricType::Gauge => Box::new(registry.gauges.live_names()),
+        MetricType::Set => Box::new(registry.sets.live_names()),
     }
 }
 

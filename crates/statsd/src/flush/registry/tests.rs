@@ -662,3 +662,82 @@ fn rules_apply_to_values_with_timestamps() {
     let counts = tallies.iter().map(|(_, dropped, changed, keys, _)| (*dropped, *changed, *keys));
     assert_eq!(counts.collect::<Vec<_>>(), [(2, 0, 0), (0, 4, 0)], "{tallies:?}");
 }
+
+#[test]
+fn reload_with_a_new_backend_removes_only_what_rules_change() {
+    let mut registry = RuledRegistry::with(StatsdSettings::default());
+    registry.registry.needs.names_as_sent = false;
+    registry.send(0, "gone:1|g");
+    registry.flush();
+    registry.registry.gauges.retain(|gauge| gauge.name.key() != "gone");
+    registry.send(0, "idle:7|g\ndebug:8|g\nx/y:9|g");
+    registry.flush();
+    registry.reload("rules = [{ name = 'debug', action = 'drop' }]");
+    let needs = SnapshotRequirements { names_as_sent: true, ..SnapshotRequirements::default() };
+    let now = registry.now();
+    add_requirements(&mut registry.registry, needs, now);
+    registry.send(0, "x/y:10|g");
+    // Values that were aggregated by the old rules are sent once more.
+    registry.flush();
+    for _ in 0..2 {
+        let snapshot = registry.flush();
+        let gauges = snapshot.gauges.iter().map(|gauge| (gauge.name.key(), gauge.value));
+        let gauges: Vec<_> = gauges.filter(|(name, _)| !name.starts_with("statsd.")).collect();
+        assert_eq!(gauges, [("idle", 7.0), ("x-y", 10.0)]);
+    }
+    let snapshot = registry.flush();
+    assert!(snapshot.gauges_as_sent().any(|gauge| gauge.name.key() == "x/y"));
+}
+
+#[test]
+fn reload_admits_no_keys_beyond_limits() {
+    let limits = "limits = { prefix = [{ prefix = 'a.', keys = 2 }] }";
+    let mut registry = RuledRegistry::new(limits);
+    let all = "a.1:1|c\na.2:1|c\na.3:1|c\na.4:1|c\nb.1:1|c\nb.2:1|c";
+    registry.send(0, all);
+    let keys = |snapshot: &FlushSnapshot| {
+        let names = snapshot.counters.iter().map(|counter| counter.name.key().to_owned());
+        names.filter(|name| !name.starts_with("statsd.")).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys(&registry.flush()), "a.1 a.2 a.overflow b.1 b.2");
+    for rules in ["rules = [{ name = 'x', action = 'drop' }]", "rules = []"] {
+        registry.reload(&format!("{rules}\n{limits}"));
+        registry.send(0, all);
+        registry.send(1, "a.5:1|c");
+        assert_eq!(keys(&registry.flush()), "a.1 a.2 a.overflow b.1 b.2", "{rules}");
+    }
+    // Keys that a rule drops make room.
+    registry.reload(&format!("rules = [{{ name = 'a.1', action = 'drop' }}]\n{limits}"));
+    registry.send(0, all);
+    assert_eq!(keys(&registry.flush()), "a.1 a.2 a.3 a.overflow b.1 b.2", "for the last time");
+    registry.send(0, all);
+    assert_eq!(keys(&registry.flush()), "a.2 a.3 a.overflow b.1 b.2");
+}
+
+#[test]
+fn reload_reaches_idle_metrics_without_a_cell() {
+    let mut registry = RuledRegistry::with(StatsdSettings::default());
+    registry.send(0, "idle:7|g\ndebug.x:8|g");
+    registry.flush();
+    registry.registry.reset_shards = true;
+    registry.registry.collect(registry.now());
+    registry.reload("rules = [{ name = 'debug.*', action = 'drop' }]");
+    registry.flush();
+    let snapshot = registry.flush();
+    let gauges = snapshot.gauges.iter().map(|gauge| gauge.name.key());
+    let gauges: Vec<_> = gauges.filter(|name| !name.starts_with("statsd.")).collect();
+    assert_eq!(gauges, ["idle"]);
+}
+
+#[test]
+fn tags_of_rules_are_sorted_as_in_dogstatsd() {
+    let mut registry =
+        RuledRegistry::new("dialect = 'dogstatsd'\nstatic-tags = { env = 'prod', m = 'a.b' }");
+    registry.send(0, "hits:1|c|#env:prod,zone:a\nhits:2|c|#zone:a|c:ci-7\nhits:4|c|#zone:a");
+    let snapshot = registry.flush();
+    let counters = snapshot.counters.iter().filter(|counter| counter.name.base() == "hits");
+    let counters: Vec<_> = counters.map(|counter| (counter.name.key(), counter.value)).collect();
+    let expected =
+        [("hits;env=prod;m=a.b;zone=a", 5.0), ("hits;env=prod;m=a.b;zone=a;container_id=7", 2.0)];
+    assert_eq!(counters, expected);
+}

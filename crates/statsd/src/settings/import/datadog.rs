@@ -217,10 +217,10 @@ impl<'f> DatadogFile<'f> {
                 }
             }
             "statsd_metric_blocklist" | "metric_filterlist" => {
-                self.rules.block(text_list(value)?);
+                self.rules.blocked(key).names = text_list(value)?;
             }
             "statsd_metric_blocklist_match_prefix" | "metric_filterlist_match_prefix" => {
-                self.rules.block_prefixes(boolean(value)?);
+                self.rules.blocked(key).are_prefixes = boolean(value)?;
             }
             "statsd_metric_namespace" => self.rules.set_namespace(&text(value)?),
             "statsd_metric_namespace_blacklist" | "statsd_metric_namespace_blocklist" => {

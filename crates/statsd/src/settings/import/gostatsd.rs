@@ -260,7 +260,8 @@ impl<'f> GostatsdFile<'f> {
         };
         let sections = find(all, "filter").and_then(|it| entries(&it.value).ok());
         let sections = sections.unwrap_or_default();
-        for (at, name) in names.iter().enumerate() {
+        let mut found = Vec::new();
+        for name in &names {
             // Viper reads `[filter.name]` also as a section of this name.
             let section = find(sections, name).or_else(|| find(all, &format!("filter.{name}")));
             let Some(section) = section else {
@@ -268,12 +269,16 @@ impl<'f> GostatsdFile<'f> {
                 self.out.warn(list.line, "filters", text);
                 continue;
             };
-            let keys = entries(&section.value).unwrap_or_default();
-            match filters::filter_rules(keys, at + 1 == names.len()) {
+            found.push((name, section.line, entries(&section.value).unwrap_or_default()));
+        }
+        // Conditions refer to all tags, also to those that other filters drop.
+        found.sort_by_key(|(_, _, keys)| !filters::drops_metrics(keys));
+        for (at, (name, line, keys)) in found.iter().enumerate() {
+            match filters::filter_rules(keys, at + 1 == found.len()) {
                 Ok(rules) => self.out.settings.rules.extend(rules),
                 Err(why) => {
                     let path = format!("filter.{name}");
-                    self.out.warn(section.line, &path, format!("not converted: {why}"));
+                    self.out.warn(*line, &path, format!("not converted: {why}"));
                 }
             }
         }

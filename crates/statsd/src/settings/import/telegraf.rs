@@ -248,7 +248,13 @@ impl TelegrafFile<'_> {
             {
                 self.out.error(tags.line, "inputs.statsd.tags", why);
             }
+            let templates = find(keys, "templates").filter(|_| filters::selects(keys));
             match filters::input_rules(keys) {
+                // Templates make other names and tags than those that were sent.
+                Ok(_) if templates.is_some() => {
+                    let text = "filters are not converted, because templates make their names";
+                    self.out.warn(input.line, "inputs.statsd", text);
+                }
                 Ok(rules) => self.out.settings.rules = rules,
                 Err((line, key, why)) => {
                     self.out.error(line, &format!("inputs.statsd.{key}"), why);

@@ -48,8 +48,16 @@ pub(super) struct AgentNameRules {
     /// Ends in a dot, or is empty.
     namespace: String,
     excluded: Vec<String>,
-    blocked: Vec<String>,
-    are_prefixes: bool,
+    /// `statsd_metric_blocklist` and `metric_filterlist`.
+    blocked: [BlockedNames; 2],
+}
+
+/// Names to drop.
+#[derive(Debug, Default)]
+pub(super) struct BlockedNames {
+    pub(super) names: Vec<String>,
+    /// Whether they are the starts of names.
+    pub(super) are_prefixes: bool,
 }
 
 impl Default for AgentNameRules {
@@ -58,8 +66,7 @@ impl Default for AgentNameRules {
             mappings: Vec::new(),
             namespace: String::new(),
             excluded: EXCLUDED.map(str::to_owned).into(),
-            blocked: Vec::new(),
-            are_prefixes: false,
+            blocked: Default::default(),
         }
     }
 }
@@ -101,31 +108,58 @@ impl AgentNameRules {
         self.excluded = prefixes;
     }
 
-    /// Adds names to block.
-    pub(super) fn block(&mut self, names: Vec<String>) {
-        self.blocked.extend(names);
-    }
-
-    /// Sets whether blocked names are prefixes.
-    pub(super) fn block_prefixes(&mut self, are_prefixes: bool) {
-        self.are_prefixes = are_prefixes;
+    /// Returns the names that the list of this key blocks.
+    pub(super) fn blocked(&mut self, key: &str) -> &mut BlockedNames {
+        &mut self.blocked[usize::from(!key.starts_with("statsd_metric_blocklist"))]
     }
 
     /// Returns the rules.
     pub(super) fn to_rules(&self) -> Vec<RuleSettings> {
         let mut all: Vec<_> = self.mappings.iter().map(|rule| self.with_namespace(rule)).collect();
-        let end = if self.are_prefixes { ".*" } else { "" };
-        let received = self.blocked.iter().flat_map(|name| self.received_names(name));
-        let blocked: Vec<_> = received.map(|name| regex_lite::escape(name) + end).collect();
+        let blocked: Vec<_> =
+            self.blocked.iter().flat_map(|list| self.blocked_excluded(list)).collect();
         all.extend(rules::for_names(&blocked, &rules::dropping()));
         if !self.namespace.is_empty() {
             let excluded = self.excluded.iter().map(|prefix| regex_lite::escape(prefix) + ".*");
             let excluded: Vec<_> = excluded.collect();
             all.extend(rules::for_names(&excluded, &rules::allowing()));
+        }
+        let blocked: Vec<_> =
+            self.blocked.iter().flat_map(|list| self.blocked_others(list)).collect();
+        all.extend(rules::for_names(&blocked, &rules::dropping()));
+        if !self.namespace.is_empty() {
             let rename = Some(format!("{}${{0}}", self.namespace));
             all.push(RuleSettings { rename, ..RuleSettings::default() });
         }
         all
+    }
+
+    /// Returns the patterns of the received names that get no namespace and are blocked.
+    fn blocked_excluded(&self, list: &BlockedNames) -> Vec<String> {
+        if self.namespace.is_empty() {
+            return Vec::new();
+        }
+        let mut patterns = Vec::new();
+        for blocked in &list.names {
+            if self.is_excluded(blocked) {
+                patterns.push(list.pattern(blocked));
+            } else if list.are_prefixes {
+                let longer =
+                    self.excluded.iter().filter(|prefix| prefix.starts_with(blocked.as_str()));
+                patterns.extend(longer.map(|prefix| list.pattern(prefix)));
+            }
+        }
+        patterns
+    }
+
+    /// Returns the patterns of the received names that get the namespace and then are blocked.
+    fn blocked_others(&self, list: &BlockedNames) -> Vec<String> {
+        let received = list.names.iter().filter_map(|blocked| {
+            let is_whole = list.are_prefixes && self.namespace.starts_with(blocked.as_str());
+            let rest = blocked.strip_prefix(self.namespace.as_str());
+            if is_whole { Some("") } else { rest }
+        });
+        received.map(|name| list.pattern(name)).collect()
     }
 
     /// Returns a rule that renames, with what the agent does after renaming.
@@ -134,11 +168,7 @@ impl AgentNameRules {
         if let Some(name) = rule.rename.as_mut().filter(|name| !self.is_excluded(name)) {
             name.insert_str(0, &self.namespace);
         }
-        let is_blocked = |name: &str| {
-            self.blocked.iter().any(|blocked| {
-                name == *blocked || self.are_prefixes && name.starts_with(blocked.as_str())
-            })
-        };
+        let is_blocked = |name: &str| self.blocked.iter().any(|list| list.has(name));
         match &rule.rename {
             Some(name) if is_blocked(name) => RuleSettings {
                 action: Some(RuleAction::Drop),
@@ -150,18 +180,23 @@ impl AgentNameRules {
         }
     }
 
-    /// Returns the names, or prefixes of names, that are blocked before the namespace is added.
-    fn received_names<'n>(&self, blocked: &'n str) -> impl Iterator<Item = &'n str> {
-        let without = blocked.strip_prefix(self.namespace.as_str());
-        let without = without.filter(|name| !self.is_excluded(name));
-        let excluded = (!self.namespace.is_empty() && self.is_excluded(blocked)).then_some(blocked);
-        without.into_iter().chain(excluded)
-    }
-
     /// Whether a name gets no namespace.
     fn is_excluded(&self, name: &str) -> bool {
         let mut excluded = self.excluded.iter();
         !self.namespace.is_empty() && excluded.any(|prefix| name.starts_with(prefix.as_str()))
+    }
+}
+
+impl BlockedNames {
+    /// Returns a regular expression for a whole name.
+    fn pattern(&self, name: &str) -> String {
+        regex_lite::escape(name) + if self.are_prefixes { ".*" } else { "" }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|blocked| {
+            name == *blocked || self.are_prefixes && name.starts_with(blocked.as_str())
+        })
     }
 }
 
@@ -195,11 +230,18 @@ fn rule(node: &LiteralNode, prefix: &str) -> Result<RuleSettings, ValueProblem> 
         // Anything else may match names that the profile is not for.
         let rest = pattern.strip_prefix(&escaped).or_else(|| pattern.strip_prefix(prefix));
         let rest = rest.ok_or_else(other_names)?;
+        if has_alternatives(rest) {
+            return Err("it has alternatives outside of parentheses".to_owned());
+        }
         rule.name_regex = Some(format!("^{escaped}(?:{rest})$"));
-    } else if pattern.starts_with(prefix) {
-        rule.name = Some(pattern);
-    } else {
+    } else if !pattern.starts_with(prefix) {
         return Err(other_names());
+    } else if pattern.split('.').any(|part| part.matches('*').count() > 1) {
+        // The first of several wildcards gets as much text as possible.
+        let parts = pattern.split('*').map(regex_lite::escape).collect::<Vec<_>>();
+        rule.name_regex = Some(format!("^{}$", parts.join("([^.]*)")));
+    } else {
+        rule.name = Some(pattern);
     }
     if let Some(entry) = find(keys, "tags") {
         for tag in entries(&entry.value)? {
@@ -207,8 +249,39 @@ fn rule(node: &LiteralNode, prefix: &str) -> Result<RuleSettings, ValueProblem> 
         }
     }
     rule.rename = Some(required("name")?);
+    let mut templates = rule.rename.iter().chain(rule.add_tags.values());
+    if let Some(template) = templates.find(|template| has_named_group(template)) {
+        return Err(format!("{template:?} refers to a group by name"));
+    }
     match MetricRules::compile(std::slice::from_ref(&rule), &Default::default()).1.first() {
         Some(problem) => Err(format!("{}: {}", problem.key, problem.text)),
         None => Ok(rule),
     }
+}
+
+/// Whether a regular expression has `|` outside of parentheses and classes.
+fn has_alternatives(regex: &str) -> bool {
+    let (mut depth, mut is_class, mut is_escaped) = (0_usize, false, false);
+    for c in regex.chars() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            ']' => is_class = false,
+            _ if is_class => {}
+            '[' => is_class = true,
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '|' if depth == 0 => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Whether a template refers to a group by a name, such as `$job` or `${job}`.
+fn has_named_group(template: &str) -> bool {
+    template.split('$').skip(1).any(|after| {
+        let name = after.strip_prefix('{').unwrap_or(after);
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    })
 }

@@ -118,6 +118,25 @@ fn rules_for_names_are_converted() {
 }
 
 #[test]
+fn wildcards_match_as_in_the_agent() {
+    let file = "dogstatsd_mapper_profiles:\n- prefix: job\n  mappings:\n\
+                \x20 - {match: 'job_*_*.time', name: job, tags: {a: $1, b: $2}}\n\
+                \x20 - {match: 'job.(a)|job.(b)', match_type: regex, name: x}\n\
+                \x20 - {match: 'job.(?P<n>.*)', match_type: regex, name: 'y.$n'}\n";
+    assert_eq!(renamed(file, "job_a_b_c.time").as_deref(), Some("job;a=a_b;b=c"));
+    let read = read_and_convert("datadog.yaml", file);
+    assert_eq!(read.settings.rules.len(), 1);
+    let all = warnings(&read).join("\n");
+    assert!(
+        all.contains(
+            "datadog.yaml:5: dogstatsd_mapper_profiles: rule not converted: it has alternatives"
+        ),
+        "{all}"
+    );
+    assert!(all.contains("\"y.$n\" refers to a group by name"), "{all}");
+}
+
+#[test]
 fn namespace_is_added_before_names_are_blocked() {
     let file = "statsd_metric_namespace: shop\nstatsd_metric_blocklist: [shop.debug, jvm.x, raw]\n\
                 statsd_metric_blocklist_match_prefix: true\ndogstatsd_mapper_profiles:\n\
@@ -137,6 +156,23 @@ fn namespace_is_added_before_names_are_blocked() {
     for (name, renames) in expected {
         assert_eq!(renamed(file, name).as_deref(), renames, "{name}");
     }
+    let file = "statsd_metric_namespace: shop\nstatsd_metric_blocklist: [shop.kaf, jv]\n\
+                statsd_metric_blocklist_match_prefix: true\nmetric_filterlist: [shop.a]\n";
+    let expected = [
+        ("kafx", None),
+        ("kafka.x", Some("kafka.x")),
+        ("jvm.heap", None),
+        ("jv", Some("shop.jv")),
+        ("a", None),
+        ("a.b", Some("shop.a.b")),
+    ];
+    for (name, renames) in expected {
+        assert_eq!(renamed(file, name).as_deref(), renames, "{name}");
+    }
+    let file = "statsd_metric_namespace: 'shop.'\nstatsd_metric_namespace_blacklist: [api]\n\
+                statsd_metric_blocklist: [sh]\nstatsd_metric_blocklist_match_prefix: true\n";
+    assert_eq!(renamed(file, "a"), None);
+    assert_eq!(renamed(file, "api.x").as_deref(), Some("api.x"));
     let file = "statsd_metric_namespace: 'shop.'\nstatsd_metric_namespace_blacklist: [api]\n";
     assert_eq!(renamed(file, "api.x").as_deref(), Some("api.x"));
     assert_eq!(renamed(file, "jvm.x").as_deref(), Some("shop.jvm.x"));

@@ -9,6 +9,11 @@ use crate::settings::{
     literal::LiteralEntry,
 };
 
+/// Whether a filter drops metrics.
+pub(super) fn drops_metrics(keys: &[LiteralEntry]) -> bool {
+    find(keys, "drop-metric").is_some_and(|entry| boolean(&entry.value) == Ok(true))
+}
+
 /// Returns the rules that do what a filter does; `is_last` says whether no other one follows.
 ///
 /// # Errors
@@ -82,7 +87,7 @@ fn tag_key(pattern: &str) -> Result<String, ValueProblem> {
     let is_special = pattern.starts_with('!') || pattern.starts_with("regex:");
     match pattern.split_once(':') {
         Some((key, "*")) if !is_special => Ok(key.to_owned()),
-        None if !is_special => Ok(pattern.to_owned()),
-        _ => Err(format!("the tag {pattern:?} is not of the form key:*")),
+        None if !is_special && pattern.ends_with('*') => Ok(pattern.to_owned()),
+        _ => Err(format!("the tag {pattern:?} is not of the form key:* or prefix*")),
     }
 }

@@ -14,7 +14,7 @@ expiry-interval-set = "-1"
 namespace = "shop"
 log-raw-metric = true
 default-tags = "region:eu"
-filters = ["noise", "pods", "others", "missing"]
+filters = ["pods", "noise", "others", "missing"]
 flush-intervall = "2s"
 
 [graphite]

@@ -134,13 +134,15 @@ fn filters_and_name_changes_become_rules() {
         assert_eq!(renamed(&dropping, name).as_deref(), expected, "{name}");
     }
     let passing = format!(
-        "{head}namepass = [\"web*\"]\ntaginclude = [\"env\", \"dc\"]\n\
+        "{head}namepass = [\"web_*\", \"a.b\"]\ntaginclude = [\"env\", \"dc\"]\n\
          [inputs.statsd.tags]\ndc = \"eu\"\n[inputs.statsd.tagpass]\nenv = [\"prod\", \"test\"]\n"
     );
     for (name, expected) in [
         ("web.hits;env=prod;pod=1", Some("shop_web.hits;env=prod;dc=eu")),
         ("web.hits;env=dev", None),
         ("api.hits;env=prod", None),
+        ("webs;env=prod", None),
+        ("a.b;env=test", Some("shop_a.b;env=test;dc=eu")),
     ] {
         assert_eq!(renamed(&passing, name).as_deref(), expected, "{name}");
     }
@@ -151,6 +153,16 @@ fn filters_and_name_changes_become_rules() {
          meaning"
     );
     assert_eq!(renamed("[[inputs.statsd]]\n", "a").as_deref(), Some("a;host=host"));
+    let text =
+        "[[inputs.statsd]]\n[inputs.statsd.tagpass]\nmetric_type = [\"gauge\", \"counter\"]\n";
+    assert_eq!(renamed(text, "a").as_deref(), Some("a;host=host"));
+    assert_eq!(renamed(&text.replace("counter", "timing"), "a"), None);
+    let text = "[[inputs.statsd]]\nnamepass = [\"x\"]\ntemplates = [\"a.* measurement.host\"]\n";
+    let read = read_and_convert("t.conf", text);
+    assert_eq!(read.settings.rules, []);
+    assert!(warnings(&read).iter().any(|text| text.contains("filters are not converted")));
+    let text = "[[inputs.statsd]]\ntaginclude = [\"d?\"]\n";
+    assert!(errors("t.conf", text).contains("\"d?\" has characters other than *"));
 }
 
 #[test]
