@@ -41,6 +41,7 @@
 //! [`howdah_net::takeover`]; `format` has their bodies.
 
 mod format;
+mod pending;
 mod predecessor;
 mod successor;
 #[cfg(test)]
@@ -53,7 +54,9 @@ use howdah_net::takeover::{receive_frame, send_frame};
 pub use self::successor::Predecessor;
 pub(super) use self::{
     format::BackendId,
+    pending::PendingSpools,
     predecessor::{HandoverSource, SharedFile, TakeoverListener, finish, hand_over, send_spools},
+    successor::SpoolReceiver,
 };
 
 /// The version of the protocol and of all bodies. Processes with different versions do not take
