@@ -173,6 +173,8 @@ enum FlushCommand {
     HandOver { stream: UnixStream, file: SharedFile, reply: mpsc::Sender<io::Result<()>> },
     /// Deliver batches that the same backend of another process could not deliver.
     Adopt(BackendId, BackendSpool),
+    /// The other process has delivered or handed over everything of this backend, or of all.
+    Release(Option<BackendId>),
 }
 
 /// The state that the flush thread shares with others.
@@ -304,6 +306,10 @@ impl StatsdServer {
             key_log: KeyLog::new(Instant::now()),
         };
         let (mut forwarded, mut health) = (SequenceTable::default(), None);
+        if inheritance.is_some() {
+            let timeout = settings.shutdown_timeout + takeover::ORDER_GRACE;
+            backends.park_ordered(Instant::now() + timeout);
+        }
         // From the commit of a takeover on, no process reads until this one does.
         let pending = inheritance.map(|inheritance| {
             receiver.release(inheritance.connections);
@@ -624,6 +630,7 @@ fn run(
                 }
             }
             Ok(FlushCommand::Adopt(id, spool)) => adopt(backends, &id, spool),
+            Ok(FlushCommand::Release(id)) => backends.release(id.as_ref()),
             Err(RecvTimeoutError::Disconnected) => return FlushEnd::Dropped,
             Err(RecvTimeoutError::Timeout) => {}
         }

@@ -14,8 +14,8 @@ use crate::{
     receiver::InheritedSockets,
     settings::{
         ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteProtocol,
-        GraphiteSettings, InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings, PrometheusSettings,
-        RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
+        GraphiteSettings, InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings,
+        PrometheusSettings, RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
     },
 };
 
@@ -113,6 +113,12 @@ impl BackendSection {
             .chain(settings.webhook.iter().cloned().map(Self::Webhook))
             .chain(settings.forward.iter().cloned().map(Self::Forward))
             .collect()
+    }
+
+    /// Whether the receiver needs the intervals in their order: it replaces or refuses values that
+    /// are older than those it has.
+    pub(crate) fn needs_order(&self) -> bool {
+        matches!(self, Self::RemoteWrite(_) | Self::Forward(_))
     }
 
     /// Returns the address that the section's backend listens on, if it does.

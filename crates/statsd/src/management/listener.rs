@@ -174,6 +174,9 @@ fn failed_accept_pauses_only_without_resources() {
     drop(wake);
     let started = std::time::Instant::now();
     while is_paused(no_descriptor()) {
-        assert!(started.elapsed() < std::time::Duration::from_secs(60), "the pause never ends early");
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(60),
+            "the pause never ends early"
+        );
     }
 }

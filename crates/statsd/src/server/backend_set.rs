@@ -294,6 +294,26 @@ impl BackendSet {
         imported.transpose().map(|imported| imported.is_some())
     }
 
+    /// Makes the backends that need the order of intervals wait for the end of those of another
+    /// process, but not longer than `until`.
+    pub(super) fn park_ordered(&self, until: Instant) {
+        let entries = self.entries.lock();
+        let ordered = entries
+            .iter()
+            .filter(|entry| entry.section.as_ref().is_some_and(BackendSection::needs_order));
+        ordered.for_each(|entry| entry.runner.park(until));
+    }
+
+    /// Lets backends process their intervals: one, or all.
+    pub(super) fn release(&self, id: Option<&BackendId>) {
+        let entries = self.entries.lock();
+        for (one, entry) in ids(&entries).iter().zip(&*entries) {
+            if id.is_none_or(|id| id == one) {
+                entry.runner.release();
+            }
+        }
+    }
+
     /// Makes a backend deliver batches of another process. Returns false if this process does not
     /// have the backend.
     pub(super) fn adopt(&self, id: &BackendId, spool: BackendSpool) -> bool {

@@ -13,6 +13,7 @@
 //! SPOOL      := backend: BACKEND, last one of this backend: bool,
 //!               transaction in doubt: option text,
 //!               list of starts of partitions: signed, content: byte, values, batch: bytes
+//! SPOOL_END  := backend: BACKEND
 //! BACKEND    := name: text, hash of its destination, number among those with both
 //! ```
 //!
@@ -53,6 +54,20 @@ impl BackendId {
             ids.push(Self { name: name.to_owned(), destination, number });
         }
         ids
+    }
+
+    /// Returns the body of SPOOL_END.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_to(&mut out);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, HandoverFormatError> {
+        let mut from = BinaryReader::new(bytes);
+        let id = Self::read_from(&mut from)?;
+        from.finish()?;
+        Ok(id)
     }
 
     fn write_to(&self, out: &mut Vec<u8>) {
@@ -287,6 +302,7 @@ mod tests {
         let ids = BackendId::all(backends.into_iter());
         let numbers: Vec<usize> = ids.iter().map(|id| id.number).collect();
         assert_eq!(numbers, [0, 0, 0, 1], "{ids:?}");
+        assert_round_trip(&ids[3], &ids[3].encode(), BackendId::decode);
         // The position among others does not matter.
         assert_eq!(BackendId::all([("graphite", "b")].into_iter())[0], ids[2]);
         let body = BaseBody {

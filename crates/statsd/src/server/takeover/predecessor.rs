@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
     BASE, COMMIT_TIMEOUT, CONNECTION, DONE, HELLO, LAST, MAGIC, PREPARED, READY, REFUSED, SOCKET,
-    SOCKETS, SPOOL, STEP_TIMEOUT, TAKEN, VERSION, closed,
+    SOCKETS, SPOOL, SPOOL_END, STEP_TIMEOUT, TAKEN, VERSION, closed,
     format::{BackendId, BaseBody, ConnectionBody, LastBody, SocketBody, encode_spool},
     pending::PendingSpools,
     send_body,
@@ -254,7 +254,7 @@ fn send_last(
     let body = LastBody {
         intervals,
         rules,
-        running_totals: handover::export_running_totals(registry),
+        running_totals: handover::export_running_totals(registry, packets.shard_sockets()),
         stamp: handover::last_stamp(registry),
         sockets,
         backlog_before,
@@ -333,6 +333,8 @@ pub(in crate::server) fn send_spools(
             let why = format!("cannot hand over values that were not delivered: {error}");
             undelivered.push((name, why));
         }
+        // If the new process is gone, that was reported with a spool, or there was none.
+        let _ = send_frame(stream, SPOOL_END, &id.encode(), None);
     }
     undelivered
 }
@@ -343,7 +345,11 @@ pub(in crate::server) fn finish(stream: &UnixStream) {
     let _ = send_frame(stream, DONE, b"", None);
 }
 
-fn send_spool(stream: &UnixStream, id: &BackendId, spool: BackendSpool) -> io::Result<()> {
+pub(super) fn send_spool(
+    stream: &UnixStream,
+    id: &BackendId,
+    spool: BackendSpool,
+) -> io::Result<()> {
     if spool.batches.is_empty() {
         return Ok(());
     }

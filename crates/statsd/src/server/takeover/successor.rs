@@ -13,7 +13,7 @@ use howdah_net::takeover::{TakeoverFrame, is_same_user, receive_frame, send_fram
 
 use super::{
     BASE, CONNECTION, DONE, HELLO, LAST, MAGIC, PREPARED, READY, REFUSED, SOCKET, SOCKETS, SPOOL,
-    STEP_TIMEOUT, TAKEN, TakeoverError, VERSION, closed,
+    SPOOL_END, STEP_TIMEOUT, TAKEN, TakeoverError, VERSION, closed,
     format::{BackendId, BaseBody, ConnectionBody, LastBody, SocketBody, SpoolPart, decode_spool},
     invalid,
     pending::PendingSpools,
@@ -158,7 +158,9 @@ impl Predecessor {
         let intervals = handover::ImportedIntervals::read(&last.intervals).map_err(invalid)?;
         intervals.add_to(registry, SystemTime::now());
         handover::import_rules(registry, &last.rules).map_err(invalid)?;
-        handover::import_running_totals(registry, &last.running_totals).map_err(invalid)?;
+        let sockets = receiver.shard_sockets();
+        handover::import_running_totals(registry, sockets, &last.running_totals)
+            .map_err(invalid)?;
         handover::continue_stamps(registry, last.stamp);
         let sequences = SequenceTable::import(&last.sequences).map_err(invalid)?;
         receiver.restore_totals(last.sockets, last.backlog_before);
@@ -199,17 +201,24 @@ impl SpoolReceiver {
     }
 }
 
+/// A message of the old process after the commit.
+enum SpoolMessage {
+    Part(Vec<u8>),
+    BackendEnd(BackendId),
+    Done,
+}
+
 fn receive_spools(stream: &UnixStream, flush: &mpsc::Sender<FlushCommand>) {
     // The parts of one backend are adopted together, so that their order stays the same.
     let mut parts: Option<(BackendId, BackendSpool)> = None;
     loop {
-        let received = receive_part(stream);
-        let is_spool = matches!(&received, Ok(Some(_)));
-        if let Some((id, spool)) = parts.take_if(|_| !is_spool) {
+        let message = receive_message(stream);
+        let is_part = matches!(&message, Ok(SpoolMessage::Part(_)));
+        if let Some((id, spool)) = parts.take_if(|_| !is_part) {
             pass_on(flush, id, spool);
         }
-        match received {
-            Ok(Some(body)) => match decode_spool(&body) {
+        match message {
+            Ok(SpoolMessage::Part(body)) => match decode_spool(&body) {
                 Ok(SpoolPart { id, is_last, spool }) => {
                     let (_, all) = parts.get_or_insert_with(|| (id, BackendSpool::default()));
                     all.append(spool);
@@ -219,26 +228,31 @@ fn receive_spools(stream: &UnixStream, flush: &mpsc::Sender<FlushCommand>) {
                 }
                 Err(error) => tracing::error!(%error, "values dropped"),
             },
-            Ok(None) => {
+            // If the flush thread has ended, no backend waits.
+            Ok(SpoolMessage::BackendEnd(id)) => drop(flush.send(FlushCommand::Release(Some(id)))),
+            Ok(SpoolMessage::Done) => {
                 tracing::info!("the old process has ended");
-                return;
+                break;
             }
             Err(error) => {
                 tracing::warn!(
                     %error,
                     "the old process ended early: intervals that it had not delivered may be lost"
                 );
-                return;
+                break;
             }
         }
     }
+    drop(flush.send(FlushCommand::Release(None)));
 }
 
-/// Receives the body of a SPOOL; `None` after DONE.
-fn receive_part(stream: &UnixStream) -> io::Result<Option<Vec<u8>>> {
+fn receive_message(stream: &UnixStream) -> io::Result<SpoolMessage> {
     match receive_frame(stream)?.ok_or_else(closed)? {
-        TakeoverFrame { kind: DONE, .. } => Ok(None),
-        first => receive_body(stream, first, SPOOL).map(Some),
+        TakeoverFrame { kind: DONE, .. } => Ok(SpoolMessage::Done),
+        TakeoverFrame { kind: SPOOL_END, body, .. } => {
+            Ok(SpoolMessage::BackendEnd(BackendId::decode(&body).map_err(invalid)?))
+        }
+        first => receive_body(stream, first, SPOOL).map(SpoolMessage::Part),
     }
 }
 
