@@ -102,8 +102,7 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
             })
             .ok()
     };
-    let bind =
-        if sender.has_predecessor { replace_takeover_socket } else { bind_takeover_socket };
+    let bind = if sender.has_predecessor { replace_takeover_socket } else { bind_takeover_socket };
     let Some(mut listener) = bound(bind(&sender.path)) else { return };
     let inode = || std::fs::symlink_metadata(&sender.path).map(|meta| meta.ino()).ok();
     let mut own = inode();

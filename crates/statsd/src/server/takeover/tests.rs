@@ -334,7 +334,8 @@ fn new_process_that_does_not_read_delays_packets_only_until_the_commit_is_late()
     let (predecessor, _) = Predecessor::connect(settings.takeover.as_deref().unwrap()).unwrap();
     let stream = predecessor.into_stream();
     send_frame(&stream, READY, b"", None).unwrap();
-    while receive_frame(&stream).unwrap().unwrap().kind != BASE {}
+    let base = receive_frame(&stream).unwrap().unwrap();
+    assert!(!receive_body(&stream, base, BASE).unwrap().is_empty());
     // More than the connection's buffer, so that the old process waits while it sends LAST.
     let mut lines = TcpStream::connect(server.addresses()[1].unwrap()).unwrap();
     let all: String = (0..100_000).map(|number| format!("user.{number:020}:1|c\n")).collect();
