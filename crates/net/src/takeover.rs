@@ -20,8 +20,9 @@ use std::{
 
 use rustix::{
     net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+        sendmsg, socket_with, sockopt::socket_peercred,
     },
     process::geteuid,
 };
@@ -48,19 +49,49 @@ const HEADER_BYTES: usize = 5;
 /// memory.
 const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
-/// Listens on the takeover socket of a process, replacing the file of a previous one. Only the same
-/// user and root can connect.
+/// Listens on the takeover socket of a process, replacing the file of one that has ended. Only the
+/// same user and root can connect.
+///
+/// # Errors
+///
+/// A running process listens there, or the path is too long, in a directory that is not writable,
+/// or a file that is not a socket.
+pub fn bind_takeover_socket(path: &Path) -> io::Result<UnixListener> {
+    if is_live(path)? {
+        let why = "another process listens on it";
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+    }
+    replace_takeover_socket(path)
+}
+
+/// Like [`bind_takeover_socket`], but also replaces the file of a running process, from which this
+/// one has taken over.
 ///
 /// # Errors
 ///
 /// The path is too long, in a directory that is not writable, or a file that is not a socket.
-pub fn bind_takeover_socket(path: &Path) -> io::Result<UnixListener> {
+pub fn replace_takeover_socket(path: &Path) -> io::Result<UnixListener> {
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
+}
+
+/// Whether a process listens on a socket file.
+fn is_live(path: &Path) -> io::Result<bool> {
+    if !fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        return Ok(false);
+    }
+    // Does not wait until that process has room for the connection.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &SocketAddrUnix::new(path)?) {
+        Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => Ok(false),
+        // Other errors, such as a full queue of connections, come from a process that listens.
+        _ => Ok(true),
+    }
 }
 
 /// Whether the peer process runs as the same user or as root.
@@ -175,8 +206,9 @@ fn truncated_or_too_long_frame_is_an_error() {
 fn takeover_socket_is_private_and_replaces_only_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("takeover");
-    for _ in 0..2 {
-        let listener = bind_takeover_socket(&path).unwrap();
+    // The file of the first listener remains after its end.
+    for bind in [bind_takeover_socket, bind_takeover_socket, replace_takeover_socket] {
+        let listener = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let stream = UnixStream::connect(&path).unwrap();
         assert!(is_same_user(&stream) && is_same_user(&listener.accept().unwrap().0));
@@ -184,4 +216,23 @@ fn takeover_socket_is_private_and_replaces_only_sockets() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, "").unwrap();
     assert!(bind_takeover_socket(&path).is_err());
+}
+
+#[test]
+fn takeover_socket_of_a_running_process_is_replaced_only_by_its_successor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("takeover");
+    let running = bind_takeover_socket(&path).unwrap();
+    let error = bind_takeover_socket(&path).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    // The attempts to connect fill the queue, which no process empties.
+    running.set_nonblocking(true).unwrap();
+    for _ in 0..2 {
+        assert!(bind_takeover_socket(&path).is_err());
+    }
+    let successor = replace_takeover_socket(&path).unwrap();
+    drop(running);
+    let stream = UnixStream::connect(&path).unwrap();
+    assert!(is_same_user(&successor.accept().unwrap().0));
+    drop(stream);
 }

@@ -289,6 +289,7 @@ impl Pooler {
         let inherited =
             successor.as_mut().map(|it| std::mem::take(&mut it.listeners)).unwrap_or_default();
         let are_passed = successor.as_ref().is_some_and(|successor| successor.are_passed);
+        let has_predecessor = successor.is_some();
         let sockets = if passed.is_empty() && !are_passed {
             ListenSockets::from_config(&config, inherited, workers)?
         } else {
@@ -358,7 +359,7 @@ impl Pooler {
         }
         if let Some(path) = handover_path {
             let control = pooler.control();
-            let sender = HandoverSender { control, are_passed, path };
+            let sender = HandoverSender { control, are_passed, has_predecessor, path };
             let watch = move || takeover::accept_successor(&sender);
             thread::Builder::new().name("handover".to_owned()).spawn(watch)?;
         }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::listener::{PortListener, StopFlag};
+pub(crate) use self::listener::{PortListener, StopFlag, pause_after_failed_accept};
 use self::reply::{CommandReply, ManagementSession};
 use crate::server::{ServerCore, ServerStartError};
 

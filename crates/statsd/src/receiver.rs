@@ -122,6 +122,7 @@ impl fmt::Debug for PacketHandlers {
 #[derive(Debug)]
 pub struct PacketReceiver {
     readers: Vec<JoinHandle<Option<HaltedReader>>>,
+    shard_sockets: Vec<String>,
     /// Readers without a thread.
     halted: Vec<HaltedReader>,
     /// Let the threads of `readers` begin, each once.
@@ -228,6 +229,7 @@ impl PacketReceiver {
         let counts = counts.chain(sockets.forwards.iter().map(|one| Arc::clone(&one.counts)));
         let mut receiver = Self {
             readers: Vec::new(),
+            shard_sockets: Vec::new(),
             halted: Vec::new(),
             gates: Vec::new(),
             accounts: Arc::new(SocketLedger::new(counts.collect())),
@@ -240,6 +242,7 @@ impl PacketReceiver {
         };
         for socket in sockets.datagrams {
             let DatagramSocket { socket, is_managed, senders_block, senders, counts } = socket;
+            receiver.shard_sockets.push(counts.name().to_owned());
             let reader = DatagramReader {
                 socket,
                 is_managed,
@@ -261,12 +264,18 @@ impl PacketReceiver {
             } else {
                 None
             };
+            receiver.shard_sockets.push("streams".to_owned());
             let reader = StreamReader::new(sockets.streams, handshakes, stop, handlers());
             let reader = reader.map_err(ReceiverOpenError::Reader)?;
             receiver.halted.push(HaltedReader::Stream(Box::new(reader)));
         }
         receiver.park()?;
         Ok(receiver)
+    }
+
+    /// Returns the label of the socket of each [`PacketHandlers`], in the order of the calls.
+    pub(crate) fn shard_sockets(&self) -> &[String] {
+        &self.shard_sockets
     }
 
     /// Takes the listeners for the aggregates of other servers.

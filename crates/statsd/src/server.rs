@@ -45,7 +45,9 @@ use self::{
     clock::FlushClock,
     key_log::KeyLog,
     notices::ThrottledNotices,
-    takeover::{BackendId, HandoverSource, SharedFile, TakeoverListener},
+    takeover::{
+        BackendId, HandoverSource, PendingSpools, SharedFile, SpoolReceiver, TakeoverListener,
+    },
 };
 use crate::{
     backends::{
@@ -157,6 +159,7 @@ pub struct ShutdownReport {
 /// The flush thread with its channels.
 #[derive(Debug)]
 struct FlushThread {
+    work: mpsc::Sender<FlushWork>,
     commands: mpsc::Sender<FlushCommand>,
     ended: mpsc::Receiver<Vec<(&'static str, String)>>,
 }
@@ -170,6 +173,8 @@ enum FlushCommand {
     HandOver { stream: UnixStream, file: SharedFile, reply: mpsc::Sender<io::Result<()>> },
     /// Deliver batches that the same backend of another process could not deliver.
     Adopt(BackendId, BackendSpool),
+    /// The other process has delivered or handed over everything of this backend, or of all.
+    Release(Option<BackendId>),
 }
 
 /// The state that the flush thread shares with others.
@@ -177,6 +182,15 @@ struct FlushShared {
     core: Arc<ServerCore>,
     receiver: SharedReceiver,
     backends: Arc<BackendSet>,
+    /// The batches of the process from which this one took over.
+    pending: Option<PendingSpools>,
+}
+
+/// Everything that the flush thread needs to begin.
+struct FlushWork {
+    shared: FlushShared,
+    schedule: FlushSchedule,
+    handed_over: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// The schedules of the flush thread.
@@ -277,9 +291,13 @@ impl StatsdServer {
         }
         let backends =
             BackendSet::start(opener, prepared, started).map_err(ServerStartError::Thread)?;
+        // All threads that are necessary start before the commit of a takeover.
+        let flushing = FlushThread::start().map_err(ServerStartError::Thread)?;
         let inheritance = match predecessor {
             Some(predecessor) => {
-                Some(predecessor.take_over(&mut registry, &receiver, &backends)?)
+                let spools = SpoolReceiver::start(flushing.commands.clone());
+                let spools = spools.map_err(ServerStartError::Thread)?;
+                Some(predecessor.take_over(&mut registry, &receiver, &backends, spools)?)
             }
             None => None,
         };
@@ -288,14 +306,18 @@ impl StatsdServer {
             key_log: KeyLog::new(Instant::now()),
         };
         let (mut forwarded, mut health) = (SequenceTable::default(), None);
+        if inheritance.is_some() {
+            let timeout = settings.shutdown_timeout + takeover::ORDER_GRACE;
+            backends.park_ordered(Instant::now() + timeout);
+        }
         // From the commit of a takeover on, no process reads until this one does.
-        let spools = inheritance.map(|inheritance| {
+        let pending = inheritance.map(|inheritance| {
             receiver.release(inheritance.connections);
             forwarded = inheritance.sequences;
             health = inheritance.health;
             schedule.clock = schedule.clock.continued(inheritance.clock, SystemTime::now());
             schedule.key_log = KeyLog::continued(Instant::now(), inheritance.since_key_log);
-            inheritance.spools
+            inheritance.pending
         });
         let backends = Arc::new(backends);
         let statuses = backends.statuses();
@@ -328,18 +350,16 @@ impl StatsdServer {
             core: Arc::clone(&core),
             receiver: Arc::clone(&receiver),
             backends: Arc::clone(&backends),
+            pending: pending.clone(),
         };
-        let flushing =
-            FlushThread::start(shared, schedule, handed_over).map_err(ServerStartError::Thread)?;
-        if let Some(Err(error)) = spools.map(|spools| spools.receive(flushing.commands.clone())) {
-            tracing::error!(%error, "cannot receive what the old process could not deliver");
-        }
+        flushing.begin(FlushWork { shared, schedule, handed_over });
         let takeover = takeover.and_then(|path| {
             let source = HandoverSource {
                 receiver: Arc::clone(&receiver),
                 backends: Arc::clone(&backends),
                 ports: copies,
                 flush: flushing.commands.clone(),
+                pending,
             };
             let started = TakeoverListener::start(&path, source).inspect_err(|error| {
                 let path = path.display();
@@ -438,7 +458,8 @@ impl StatsdServer {
     }
 
     /// Shuts down gracefully: drains the sockets, flushes, and waits for the backends, all within
-    /// about the configured timeout. After a takeover, only waits for the backends.
+    /// about the configured timeout. After a takeover, only waits until the backends have delivered
+    /// or handed over everything, which a flush in progress may delay.
     pub fn stop(self) -> ShutdownReport {
         let timeout = self.core.settings().shutdown_timeout;
         let deadline = Instant::now() + timeout;
@@ -446,6 +467,7 @@ impl StatsdServer {
         // Waits for the end of a takeover in progress. After a successful one there is nothing to
         // drain.
         let receiver = self.receiver.0.lock().take();
+        let is_handed_over = receiver.is_none();
         let account = match receiver {
             // At most half of the time for draining, because received values must also be sent.
             Some(receiver) => receiver.stop(timeout / 2),
@@ -459,7 +481,11 @@ impl StatsdServer {
         if let Some(repeater) = self.core.take_repeater() {
             let _ = repeater.finish(left() / 2);
         }
-        let undelivered = self.flush_thread.finish(left());
+        let undelivered = if is_handed_over {
+            self.flush_thread.finish_handover()
+        } else {
+            self.flush_thread.finish(left())
+        };
         ShutdownReport { account, undelivered }
     }
 }
@@ -480,33 +506,31 @@ fn unless_taken_over<T>(
 }
 
 impl FlushThread {
-    fn start(
-        shared: FlushShared,
-        schedule: FlushSchedule,
-        handed_over: Option<Box<dyn FnOnce() + Send>>,
-    ) -> io::Result<Self> {
+    /// Starts the thread, which waits for [`begin`](Self::begin).
+    fn start() -> io::Result<Self> {
+        let (work, begun) = mpsc::channel();
         let (commands, received) = mpsc::channel();
         let (done, ended) = mpsc::channel();
         thread::Builder::new().name("statsd-flush".into()).spawn(move || {
-            let FlushShared { core, backends, .. } = &shared;
-            let undelivered = match run(&shared, schedule, &received) {
-                FlushEnd::Stopped(timeout) => last_flush(core, backends, timeout),
-                // Skip the last flush.
-                FlushEnd::Dropped => return,
-                FlushEnd::HandedOver(stream, relay) => {
-                    if let Some(handed_over) = handed_over {
-                        handed_over();
-                    }
-                    let deadline = Instant::now() + core.settings().shutdown_timeout;
-                    let undelivered = takeover::send_spools(&stream, backends, deadline);
-                    relay.finish(deadline);
-                    takeover::finish(&stream);
-                    undelivered
-                }
-            };
-            let _ = done.send(undelivered);
+            // Without work, the server could not start.
+            if let Ok(work) = begun.recv()
+                && let Some(undelivered) = flush_until_end(work, received)
+            {
+                let _ = done.send(undelivered);
+            }
         })?;
-        Ok(Self { commands, ended })
+        Ok(Self { work, commands, ended })
+    }
+
+    fn begin(&self, work: FlushWork) {
+        // A thread that has ended has panicked, which was logged.
+        let _ = self.work.send(work);
+    }
+
+    /// Waits for the end of a handover. The time that backends have is limited.
+    fn finish_handover(self) -> Vec<(&'static str, String)> {
+        let failed = |_| vec![("flush", "the flush thread ended".to_owned())];
+        self.ended.recv().unwrap_or_else(failed)
     }
 
     fn finish(self, timeout: Duration) -> Vec<(&'static str, String)> {
@@ -515,6 +539,47 @@ impl FlushThread {
         match self.ended.recv_timeout(timeout + Duration::from_millis(500)) {
             Ok(undelivered) => undelivered,
             Err(_) => vec![("flush", "the last flush did not finish".to_owned())],
+        }
+    }
+}
+
+/// Does all work of the flush thread. Returns the backends that did not deliver all values, each
+/// with the reason; `None` if the server was dropped.
+fn flush_until_end(
+    work: FlushWork,
+    received: mpsc::Receiver<FlushCommand>,
+) -> Option<Vec<(&'static str, String)>> {
+    let FlushWork { shared, schedule, handed_over } = work;
+    let end = run(&shared, schedule, &received);
+    let FlushShared { core, backends, pending, .. } = &shared;
+    match end {
+        FlushEnd::Stopped(timeout) => {
+            let deadline = Instant::now() + timeout;
+            if let Some(pending) = pending {
+                // The old process gets half of the time.
+                pending.wait(deadline - timeout / 2);
+            }
+            for command in received.try_iter() {
+                if let FlushCommand::Adopt(id, spool) = command {
+                    adopt(backends, &id, spool);
+                }
+            }
+            // Batches that arrive from now on are reported as lost.
+            drop(received);
+            Some(last_flush(core, backends, deadline))
+        }
+        // Skip the last flush.
+        FlushEnd::Dropped => None,
+        FlushEnd::HandedOver(stream, relay) => {
+            if let Some(handed_over) = handed_over {
+                handed_over();
+            }
+            let timeout = core.settings().shutdown_timeout;
+            let deadline = Instant::now() + timeout;
+            let undelivered = takeover::send_spools(&stream, backends, timeout);
+            relay.finish(deadline);
+            takeover::finish(&stream);
+            Some(undelivered)
         }
     }
 }
@@ -532,7 +597,7 @@ enum FlushEnd {
 
 /// Flushes on schedule until stopped or handed over.
 fn run(
-    FlushShared { core, receiver, backends }: &FlushShared,
+    FlushShared { core, receiver, backends, .. }: &FlushShared,
     schedule: FlushSchedule,
     commands: &mpsc::Receiver<FlushCommand>,
 ) -> FlushEnd {
@@ -565,6 +630,7 @@ fn run(
                 }
             }
             Ok(FlushCommand::Adopt(id, spool)) => adopt(backends, &id, spool),
+            Ok(FlushCommand::Release(id)) => backends.release(id.as_ref()),
             Err(RecvTimeoutError::Disconnected) => return FlushEnd::Dropped,
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -600,13 +666,12 @@ fn adopt(backends: &BackendSet, id: &BackendId, spool: BackendSpool) {
 }
 
 /// Flushes the interval that the shutdown cut short, and all values that the backends have spooled,
-/// within `timeout`. Returns the backends that did not deliver all values, each with the reason.
+/// by `deadline`. Returns the backends that did not deliver all values, each with the reason.
 fn last_flush(
     core: &ServerCore,
     backends: &BackendSet,
-    timeout: Duration,
+    deadline: Instant,
 ) -> Vec<(&'static str, String)> {
-    let deadline = Instant::now() + timeout;
     core.close_forwarding();
     let time = FlushTime { now: SystemTime::now(), lag: Duration::ZERO };
     let snapshot = core.flush(time, core.ledger().read());

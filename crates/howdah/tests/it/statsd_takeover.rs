@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
     path::Path,
     process::{Child, ChildStderr, Command, Stdio},
     sync::{
@@ -223,6 +223,57 @@ fn failed_takeover_leaves_the_old_process() {
     let output = howdah(folder.path()).args(words).assert().code(1);
     let messages = text(&output.get_output().stderr);
     assert!(messages.contains("cannot reach a running server at takeover"), "{messages}");
+}
+
+/// The reload of the guide's drop-in for systemd, in a shell with the id of the main process, as
+/// systemd executes it.
+#[test]
+fn reload_of_the_service_replaces_the_main_process() {
+    let guide = include_str!("../../../../docs/src/guide/statsd.md");
+    let (_, script) = guide.split_once("ExecReload=/bin/sh -c '").unwrap();
+    let (script, _) = script.split_once('\'').unwrap();
+    let program = assert_cmd::cargo::cargo_bin!("howdah").to_str().unwrap();
+    let script = script.replace("\\\n", " ").replace("$$", "$");
+    let script = script.replace("/usr/bin/howdah", program);
+    let folder = tempfile::tempdir().unwrap();
+    let notify = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    notify.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let reload = |main: u32, settings: &str| {
+        Command::new("sh")
+            .args(["-c", &script.replace("/etc/howdah/statsd.toml", settings)])
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .env("MAINPID", main.to_string())
+            .env("NOTIFY_SOCKET", folder.path().join("notify"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+    };
+    write_settings(folder.path(), [ANY, ANY], "");
+    let old = TakenServer::start(folder.path(), &[]);
+    let (main, udp) = (old.child.id(), old.udp);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"hits:1|c", udp).unwrap();
+    assert!(!reload(main, "missing.toml").success(), "the new process cannot start");
+    socket.send_to(b"hits:2|c", udp).unwrap();
+    // The ended process must not remain as a zombie.
+    let ended = thread::spawn(move || old.wait());
+    assert!(reload(main, "howdah.toml").success());
+    let messages = ended.join().unwrap();
+    assert!(messages.contains("another process has taken over"), "{messages}");
+    let mut buffer = [0; 256];
+    let length = notify.recv(&mut buffer).unwrap();
+    let state = text(&buffer[..length]);
+    assert!(state.contains("READY=1"), "{state}");
+    let new = number_after(&state, "MAINPID=");
+    socket.send_to(b"hits:4|c", udp).unwrap();
+    kill_process(Pid::from_raw(i32::try_from(new).unwrap()).unwrap(), Signal::TERM).unwrap();
+    wait_until("the last flush of the new process", TIMEOUT, || {
+        let flushed = fs::read_to_string(folder.path().join("stats.tsv")).unwrap_or_default();
+        let hits = flushed.lines().filter_map(|line| line.split_once("\tc\thits\t"));
+        hits.map(|(_, value)| value.parse::<u64>().unwrap()).sum::<u64>() == 7
+    });
 }
 
 /// Starts a server with two descriptors of a service manager.

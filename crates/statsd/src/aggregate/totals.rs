@@ -14,7 +14,7 @@ pub(crate) struct RunningTotals {
     totals: HashMap<Box<[u8]>, f64>,
     /// The encoded key of the current total; reused for all.
     encoded: Vec<u8>,
-    /// Totals of another process whose shards were others.
+    /// Totals of another process, of sockets that this one does not have.
     inherited: Option<InheritedTotals>,
 }
 
@@ -55,6 +55,11 @@ impl RunningTotals {
     /// Continues the totals of the same shard of another process.
     pub(crate) fn restore(&mut self, totals: HashMap<Box<[u8]>, f64>) {
         self.totals = totals;
+    }
+
+    /// Returns the totals of [`inherit`](Self::inherit), without those that were continued.
+    pub(crate) fn inherited(&self) -> Option<InheritedTotals> {
+        self.inherited.clone()
     }
 
     /// Continues totals of other shards of another process.

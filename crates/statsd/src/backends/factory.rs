@@ -13,9 +13,9 @@ use super::{
 use crate::{
     receiver::InheritedSockets,
     settings::{
-        ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteSettings,
-        InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings, PrometheusSettings,
-        RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
+        ConsoleSettings, ExecSettings, FileSettings, ForwardSettings, GraphiteProtocol,
+        GraphiteSettings, InfluxSettings, KafkaSettings, OtlpSettings, PostgresSettings,
+        PrometheusSettings, RemoteWriteSettings, StatsdDialect, StatsdSettings, WebhookSettings,
     },
 };
 
@@ -78,6 +78,9 @@ pub(crate) enum BackendSection {
 /// A backend that was opened from a section.
 pub(crate) struct OpenedBackend {
     pub(crate) backend: Box<dyn MetricBackend>,
+    /// The receiver and the form in which it gets values, without passwords. Another process may
+    /// deliver this backend's batches, or continue with its state, only if its own is the same.
+    pub(crate) destination: String,
     /// The endpoint of a Prometheus backend, which a later one may take over.
     pub(crate) endpoint: Option<Arc<ScrapeEndpoint>>,
 }
@@ -112,11 +115,45 @@ impl BackendSection {
             .collect()
     }
 
+    /// Whether the receiver needs the intervals in their order: it replaces or refuses values that
+    /// are older than those it has.
+    pub(crate) fn needs_order(&self) -> bool {
+        matches!(self, Self::RemoteWrite(_) | Self::Forward(_))
+    }
+
     /// Returns the address that the section's backend listens on, if it does.
     pub(crate) fn listen(&self) -> Option<SocketAddr> {
         match self {
             Self::Prometheus(settings) => Some(settings.listen),
             _ => None,
+        }
+    }
+
+    /// Returns [`OpenedBackend::destination`], except of a database, whose address depends on the
+    /// environment.
+    fn destination(&self) -> String {
+        match self {
+            // Scrapers come to the only endpoint.
+            Self::Console(_) | Self::Prometheus(_) | Self::Postgres(_) => String::new(),
+            Self::Graphite(settings) => {
+                let port = match settings.protocol {
+                    GraphiteProtocol::Text => settings.port,
+                    GraphiteProtocol::Pickle => settings.pickle_port,
+                };
+                format!("{}:{port} {:?}", settings.host, settings.protocol)
+            }
+            Self::File(settings) => settings.path.display().to_string(),
+            Self::RemoteWrite(settings) => without_secrets(&settings.url),
+            Self::Influx(settings) => without_secrets(&settings.url),
+            Self::Otlp(settings) => without_secrets(&settings.url),
+            Self::Webhook(settings) => without_secrets(&settings.url),
+            Self::Kafka(settings) => {
+                let mut brokers = settings.brokers.clone();
+                brokers.sort_unstable();
+                format!("{} {} {:?}", brokers.join(","), settings.topic, settings.format)
+            }
+            Self::Exec(settings) => format!("{:?} {:?}", settings.command, settings.format),
+            Self::Forward(settings) => format!("{}:{}", settings.to.host, settings.to.port),
         }
     }
 
@@ -133,6 +170,7 @@ impl BackendSection {
         source: EndpointSource<'_>,
     ) -> Result<OpenedBackend, BackendOpenError> {
         let mut endpoint = None;
+        let mut destination = self.destination();
         let backend: Box<dyn MetricBackend> = match self {
             Self::Graphite(settings) => Box::new(GraphiteBackend::new(settings.clone(), dialect)),
             Self::Console(settings) => Box::new(ConsoleOutput::new(settings, dialect)),
@@ -154,7 +192,9 @@ impl BackendSection {
             #[cfg(not(feature = "kafka"))]
             Self::Kafka(_) => return Err(BackendOpenError::KafkaMissing),
             Self::Postgres(settings) => {
-                Box::new(PostgresBackend::new(settings.clone(), environment)?)
+                let backend = PostgresBackend::new(settings.clone(), environment)?;
+                destination = backend.destination();
+                Box::new(backend)
             }
             Self::Exec(settings) => {
                 Box::new(ExecBackend::new(settings.clone()).map_err(BackendOpenError::Exec)?)
@@ -167,8 +207,23 @@ impl BackendSection {
                 Box::new(ForwardBackend::new(settings, &uname.nodename().to_string_lossy()))
             }
         };
-        Ok(OpenedBackend { backend, endpoint })
+        Ok(OpenedBackend { backend, destination, endpoint })
     }
+}
+
+/// Returns a URL without user, password and token, which may change while the receiver stays the
+/// same.
+fn without_secrets(url: &str) -> String {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_public = |parameter: &&str| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        !matches!(name, "u" | "p" | "token")
+    };
+    let query: Vec<&str> = query.split('&').filter(is_public).collect();
+    format!("{scheme}://{host}/{path}?{}", query.join("&"))
 }
 
 /// Creates all configured backends, in the order of the reference page. Only the Prometheus
@@ -266,4 +321,19 @@ fn each_section_opens_backend() {
         source.contains("is not a valid endpoint URL") && !source.contains("secret"),
         "{source}"
     );
+}
+
+#[test]
+fn destination_has_the_receiver_but_not_the_secrets() {
+    let influx = "https://me:secret@db:8086/write?db=x&u=me&p=secret&rp=week";
+    assert_eq!(without_secrets(influx), "https://db:8086/write?db=x&rp=week");
+    let without = without_secrets("https://db:8086/write?db=x&rp=week");
+    assert_eq!(without, without_secrets(influx));
+    let graphite = |host: &str, port| {
+        let settings = GraphiteSettings { host: host.into(), port, ..GraphiteSettings::default() };
+        BackendSection::Graphite(settings).destination()
+    };
+    assert_eq!(graphite("a", 2003), graphite("a", 2003));
+    assert_ne!(graphite("a", 2003), graphite("b", 2003));
+    assert_ne!(graphite("a", 2003), graphite("a", 2103));
 }

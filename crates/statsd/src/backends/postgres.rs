@@ -138,6 +138,13 @@ impl PostgresBackend {
         })
     }
 
+    /// Returns the database and the tables, and the form in which it gets rows.
+    pub(super) fn destination(&self) -> String {
+        let settings::PostgresSettings { table, format, events_table, checks_table, .. } =
+            &self.settings;
+        format!("{} {table} {format:?} {events_table:?} {checks_table:?}", self.link.target)
+    }
+
     /// Sends the spooled batches for the last time, within `timeout`.
     fn deliver_rest(&mut self, timeout: Duration) -> Result<(), BackendError> {
         let start = Instant::now();

@@ -11,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A listener that accepts connections until dropped. Its connections then end when they check
 /// their [`StopFlag`].
@@ -80,6 +80,22 @@ impl fmt::Debug for PortListener {
     }
 }
 
+/// Pause after a connection could not be accepted for a lack of resources.
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Waits before the next connection is accepted, unless `error` concerns only the one that failed,
+/// such as a reset. Without a free descriptor, the connection stays in the queue, so the listener
+/// would be ready at once. Ends early once `woken` is closed.
+pub(crate) fn pause_after_failed_accept(name: &str, error: &io::Error, woken: &OwnedFd) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock) {
+        return;
+    }
+    tracing::debug!(%error, listener = name, "cannot accept a connection yet");
+    // A failure only shortens the pause.
+    let _ = poll(&mut [PollFd::new(woken, PollFlags::IN)], Some(&ACCEPT_PAUSE));
+}
+
 struct AcceptLoop<S> {
     name: &'static str,
     listener: TcpListener,
@@ -103,8 +119,13 @@ impl<S: Fn(TcpStream, &StopFlag) + Send + Sync + 'static> AcceptLoop<S> {
                 tracing::error!(%error, listener = self.name, "cannot poll for connections; no longer accepting any");
                 return;
             }
-            // An error concerns only one connection, such as a reset before it was accepted.
-            let Ok((stream, _)) = self.listener.accept() else { continue };
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    pause_after_failed_accept(self.name, &error, &self.woken);
+                    continue;
+                }
+            };
             if connections.load(Ordering::Relaxed) >= self.connections_max {
                 tracing::warn!(listener = self.name, "too many connections: closed a new one");
                 continue;
@@ -135,5 +156,27 @@ struct ConnectionPermit(Arc<AtomicUsize>);
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn failed_accept_pauses_only_without_resources() {
+    let (woken, wake) = io::pipe().unwrap();
+    let woken = OwnedFd::from(woken);
+    let is_paused = |error: io::Error| {
+        let started = std::time::Instant::now();
+        pause_after_failed_accept("test", &error, &woken);
+        started.elapsed() >= std::time::Duration::from_millis(100)
+    };
+    let no_descriptor = || io::Error::from(rustix::io::Errno::MFILE);
+    assert!(is_paused(no_descriptor()));
+    // The writing end is closed, as it is when the listener is dropped.
+    drop(wake);
+    let started = std::time::Instant::now();
+    while is_paused(no_descriptor()) {
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(60),
+            "the pause never ends early"
+        );
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct PreparedBackend {
 
 struct BackendEntry {
     section: Option<BackendSection>,
+    /// See [`OpenedBackend::destination`].
+    destination: String,
     endpoint: Option<Arc<ScrapeEndpoint>>,
     /// Reads the backend's files again, if it has any that can be.
     reload_hook: Option<ReloadHook>,
@@ -129,7 +131,8 @@ impl BackendOpener {
 impl PreparedBackend {
     /// Creates a backend that is not from the settings.
     pub(super) fn from_caller(backend: Box<dyn MetricBackend>) -> Self {
-        Self { section: None, opened: OpenedBackend { backend, endpoint: None } }
+        let destination = String::new();
+        Self { section: None, opened: OpenedBackend { backend, destination, endpoint: None } }
     }
 
     pub(super) fn requirements(&self) -> SnapshotRequirements {
@@ -137,10 +140,10 @@ impl PreparedBackend {
     }
 
     fn start(self, started: SystemTime) -> io::Result<BackendEntry> {
-        let OpenedBackend { backend, endpoint } = self.opened;
+        let OpenedBackend { backend, destination, endpoint } = self.opened;
         let reload_hook = backend.reload_hook();
         let runner = BackendRunner::start(backend, started)?;
-        Ok(BackendEntry { section: self.section, endpoint, reload_hook, runner })
+        Ok(BackendEntry { section: self.section, destination, endpoint, reload_hook, runner })
     }
 }
 
@@ -291,6 +294,26 @@ impl BackendSet {
         imported.transpose().map(|imported| imported.is_some())
     }
 
+    /// Makes the backends that need the order of intervals wait for the end of those of another
+    /// process, but not longer than `until`.
+    pub(super) fn park_ordered(&self, until: Instant) {
+        let entries = self.entries.lock();
+        let ordered = entries
+            .iter()
+            .filter(|entry| entry.section.as_ref().is_some_and(BackendSection::needs_order));
+        ordered.for_each(|entry| entry.runner.park(until));
+    }
+
+    /// Lets backends process their intervals: one, or all.
+    pub(super) fn release(&self, id: Option<&BackendId>) {
+        let entries = self.entries.lock();
+        for (one, entry) in ids(&entries).iter().zip(&*entries) {
+            if id.is_none_or(|id| id == one) {
+                entry.runner.release();
+            }
+        }
+    }
+
     /// Makes a backend deliver batches of another process. Returns false if this process does not
     /// have the backend.
     pub(super) fn adopt(&self, id: &BackendId, spool: BackendSpool) -> bool {
@@ -416,5 +439,5 @@ impl BackendSet {
 }
 
 fn ids(entries: &[BackendEntry]) -> Vec<BackendId> {
-    BackendId::all(entries.iter().map(|entry| entry.runner.name()))
+    BackendId::all(entries.iter().map(|entry| (entry.runner.name(), &*entry.destination)))
 }

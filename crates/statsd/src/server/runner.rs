@@ -36,6 +36,9 @@ const INTERVALS_MAX: usize = 3;
 /// may wait for a busy backend that joins intervals.
 const METRICS_MAX: u64 = 1_000_000;
 
+/// Maximum number of intervals that a backend has while it waits for those of another process.
+const PARKED_INTERVALS_MAX: usize = 64;
+
 /// A running backend.
 #[derive(Debug)]
 pub(super) struct BackendRunner {
@@ -84,7 +87,10 @@ struct SnapshotQueueState {
     waiting: VecDeque<Arc<FlushSnapshot>>,
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
-    /// Requests, processed after the waiting intervals.
+    /// Until this time, intervals wait for those of the process before this one.
+    parked_until: Option<Instant>,
+    /// Requests, processed after the waiting intervals, except batches of another process, which
+    /// are earlier.
     requests: VecDeque<StateRequest>,
     /// The request to end, with the deadline.
     finish: Option<(LastWork, Instant)>,
@@ -97,8 +103,9 @@ impl SnapshotQueueState {
     fn has_room(&self, metrics: u64) -> bool {
         let waiting = self.waiting.iter().map(|snapshot| snapshot.metric_count()).sum::<u64>();
         let intervals = self.waiting.len() + usize::from(self.in_work.is_some());
+        let is_parked = self.parked_until.is_some();
         intervals == 0
-            || intervals < INTERVALS_MAX
+            || intervals < if is_parked { PARKED_INTERVALS_MAX } else { INTERVALS_MAX }
                 && waiting + self.in_work.unwrap_or_default() + metrics <= METRICS_MAX
     }
 }
@@ -173,7 +180,14 @@ impl SnapshotQueue {
         let mut state = self.lock();
         state.in_work = None;
         loop {
-            if let Some(snapshot) = state.waiting.pop_front() {
+            if matches!(state.requests.front(), Some(StateRequest::Adopt(_))) {
+                return state.requests.pop_front().map(BackendJob::State);
+            }
+            let is_ending = state.closed || state.finish.is_some();
+            let now = Instant::now();
+            state.parked_until = state.parked_until.filter(|until| !is_ending && now < *until);
+            let is_parked = state.parked_until.is_some();
+            if !is_parked && let Some(snapshot) = state.waiting.pop_front() {
                 state.in_work = Some(snapshot.metric_count());
                 return Some(BackendJob::Flush(snapshot));
             }
@@ -187,8 +201,17 @@ impl SnapshotQueue {
             if state.closed {
                 return None;
             }
-            self.changed.wait(&mut state);
+            match state.parked_until {
+                Some(until) => drop(self.changed.wait_until(&mut state, until)),
+                None => self.changed.wait(&mut state),
+            }
         }
+    }
+
+    /// Makes intervals wait until a time, or no longer.
+    fn park(&self, until: Option<Instant>) {
+        self.lock().parked_until = until;
+        self.changed.notify_one();
     }
 
     /// Queues a request; returns false if the backend's thread has ended.
@@ -323,6 +346,16 @@ impl BackendRunner {
             Ok(result) => result,
             Err(_) => Err(format!("the backend {} is busy", self.name)),
         }
+    }
+
+    /// Makes new intervals wait until [`release`](Self::release), but not longer than `until`.
+    pub(super) fn park(&self, until: Instant) {
+        self.queue.park(Some(until));
+    }
+
+    /// Lets the backend process intervals, because another process has delivered its own.
+    pub(super) fn release(&self) {
+        self.queue.park(None);
     }
 
     /// Makes the backend deliver batches of another process. Returns false if its thread has ended.
@@ -502,6 +535,32 @@ mod tests {
         // The next interval waits while the first is in progress.
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Queued);
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Joined);
+    }
+
+    #[test]
+    fn intervals_wait_for_batches_of_the_process_before() {
+        let adopt = || StateRequest::Adopt(BackendSpool::default());
+        let queue = SnapshotQueue::default();
+        queue.park(Some(Instant::now() + Duration::from_secs(3600)));
+        for _ in 0..10 {
+            assert_eq!(push(&queue, 1, false), QueueOutcome::Queued, "also more than three");
+        }
+        assert!(queue.request(adopt()));
+        assert!(matches!(queue.next(), Some(BackendJob::State(StateRequest::Adopt(_)))));
+        // Another batch comes first, even if the wait has ended.
+        assert!(queue.request(adopt()));
+        queue.park(None);
+        assert!(matches!(queue.next(), Some(BackendJob::State(StateRequest::Adopt(_)))));
+        assert!(matches!(queue.next(), Some(BackendJob::Flush(_))));
+        // The wait is bounded, and a backend that ends does not wait.
+        queue.park(Some(Instant::now()));
+        assert!(matches!(queue.next(), Some(BackendJob::Flush(_))));
+        queue.park(Some(Instant::now() + Duration::from_secs(3600)));
+        queue.lock().finish = Some((LastWork::HandOver, Instant::now()));
+        for _ in 0..8 {
+            assert!(matches!(queue.next(), Some(BackendJob::Flush(_))));
+        }
+        assert!(matches!(queue.next(), Some(BackendJob::Finish(LastWork::HandOver, _))));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //!   │ adds the samples since BASE            │
 //!   │ TAKEN ══════════ commit ═════════════► │ never reads or flushes again
 //!   │ reads, flushes                         │ delivers intervals that were flushed before
-//!   │ ◄───────────────── SPOOL … DONE ────── │ batches that it could not deliver; ends
+//!   │ ◄─────── SPOOL … SPOOL_END … DONE ──── │ batches that it could not deliver; ends
 //! ```
 //!
 //! The order of the steps has these reasons:
@@ -35,12 +35,17 @@
 //!   at any step, changes nothing in the old one but the time of a flush.
 //! - Intervals that were flushed before belong to the old process, which delivers them within
 //!   `shutdown-timeout`. It hands over only batches that their receiver has not accepted by then:
-//!   handing over earlier could deliver the batch in progress twice.
+//!   handing over earlier could deliver the batch in progress twice. Backends get less time than
+//!   that, so that the spool of one whose receiver hangs is complete in time. Receivers that need
+//!   intervals in their order get none of the new process before SPOOL_END of the same backend.
+//! - A process that still waits for DONE does not hand over itself, because the batches that it
+//!   would get later would be lost. The third process waits.
 //!
 //! Only a process of the same user, or of root, may take over. Frames are those of
 //! [`howdah_net::takeover`]; `format` has their bodies.
 
 mod format;
+mod pending;
 mod predecessor;
 mod successor;
 #[cfg(test)]
@@ -53,7 +58,9 @@ use howdah_net::takeover::{receive_frame, send_frame};
 pub use self::successor::Predecessor;
 pub(super) use self::{
     format::BackendId,
+    pending::PendingSpools,
     predecessor::{HandoverSource, SharedFile, TakeoverListener, finish, hand_over, send_spools},
+    successor::SpoolReceiver,
 };
 
 /// The version of the protocol and of all bodies. Processes with different versions do not take
@@ -83,6 +90,8 @@ const LAST: u8 = 8;
 const TAKEN: u8 = 9;
 /// Old to new: a batch that a backend could not deliver.
 const SPOOL: u8 = 10;
+/// Old to new: the old process has delivered or handed over everything of this backend.
+const SPOOL_END: u8 = 14;
 /// Old to new: the old process has delivered or handed over everything.
 const DONE: u8 = 11;
 /// Old to new: the takeover is refused for this reason.
@@ -94,6 +103,10 @@ const PART: u8 = 13;
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the commit, while packets wait in the kernel.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time beyond `shutdown-timeout` for which backends that need the order of intervals wait
+/// for the old process: a flush in progress may delay it.
+pub(super) const ORDER_GRACE: Duration = Duration::from_secs(10);
 
 /// Maximum size of a part of a body.
 const PART_BYTES: usize = 16 << 20;

@@ -17,7 +17,9 @@ use std::{
 
 use howdah_net::{
     Listener, Stream,
-    takeover::{bind_takeover_socket, is_same_user, receive_frame, send_frame},
+    takeover::{
+        bind_takeover_socket, is_same_user, receive_frame, replace_takeover_socket, send_frame,
+    },
 };
 use howdah_pool_config::StoredSecret;
 use howdah_pool_core::{Channel, ClientHandover, Permits, PoolId, WorkerId};
@@ -68,6 +70,8 @@ pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) control: PoolerHandle,
     /// Whether the listeners were passed to this process, rather than opened as configured.
     pub(in crate::worker) are_passed: bool,
+    /// Whether this process has taken over itself, so that the socket is still its predecessor's.
+    pub(in crate::worker) has_predecessor: bool,
     pub(in crate::worker) path: PathBuf,
 }
 
@@ -98,7 +102,8 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
             })
             .ok()
     };
-    let Some(mut listener) = bound(bind_takeover_socket(&sender.path)) else { return };
+    let bind = if sender.has_predecessor { replace_takeover_socket } else { bind_takeover_socket };
+    let Some(mut listener) = bound(bind(&sender.path)) else { return };
     let inode = || std::fs::symlink_metadata(&sender.path).map(|meta| meta.ino()).ok();
     let mut own = inode();
     while !shared.is_stopped() {
@@ -122,7 +127,8 @@ pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
                 tracing::error!(%error, "takeover failed, this process keeps serving");
                 // The new process may have replaced the takeover socket with its own.
                 if inode() != own {
-                    let Some(again) = bound(bind_takeover_socket(&sender.path)) else { return };
+                    let again = bound(replace_takeover_socket(&sender.path));
+                    let Some(again) = again else { return };
                     (listener, own) = (again, inode());
                 }
             }

@@ -300,51 +300,74 @@ fn find_targets<S: Default + Clone>(
     keys.iter().map(|keys| keys.as_ref().map(&mut find)).collect()
 }
 
-/// Returns the last totals of counters whose senders report all counts since their start, by
-/// shard, in the binary form:
+/// Returns the last totals of counters whose senders report all counts since their start, in the
+/// binary form below. `sockets` has the label of the socket of each shard: a sender uses the same
+/// socket in the other process. At the end are the totals whose senders have not come back since
+/// an earlier process handed over to this one, which does not have their socket.
 ///
 /// ```text
-/// totals := list of list of (key: bytes, f64 total)
+/// totals := list of (socket: text, entries), entries
+/// entries := list of (key: bytes, f64 total)
 /// ```
-pub(crate) fn export_running_totals(registry: &KeyRegistry) -> Vec<u8> {
+pub(crate) fn export_running_totals(registry: &KeyRegistry, sockets: &[String]) -> Vec<u8> {
     let mut out = Vec::new();
-    out.write_count(registry.shards.len());
-    for source in &registry.shards {
-        source.shard.with_running_totals(|totals| {
-            let totals = totals.iter();
-            out.write_count(totals.len());
-            for (key, total) in totals {
-                out.write_bytes(key);
-                out.write_f64(total);
-            }
-        });
+    out.write_count(registry.shards.len().min(sockets.len()));
+    for (source, socket) in registry.shards.iter().zip(sockets) {
+        out.write_text(socket);
+        source.shard.with_running_totals(|totals| write_entries(&mut out, totals.iter()));
     }
+    // All shards share these.
+    let first = registry.shards.first();
+    let inherited = first.and_then(|one| one.shard.with_running_totals(|one| one.inherited()));
+    let inherited = inherited.unwrap_or_default();
+    let inherited = inherited.lock();
+    write_entries(&mut out, inherited.iter().map(|(key, total)| (&**key, *total)));
     out
 }
 
-/// Continues the totals that [`export_running_totals`] has returned. If the number of shards has
-/// changed, senders may now be received by other shards, which then find their totals, too.
+fn write_entries<'t>(out: &mut Vec<u8>, entries: impl ExactSizeIterator<Item = (&'t [u8], f64)>) {
+    out.write_count(entries.len());
+    for (key, total) in entries {
+        out.write_bytes(key);
+        out.write_f64(total);
+    }
+}
+
+/// Continues the totals that [`export_running_totals`] has returned: each shard those of its
+/// socket. Senders to sockets that this process does not have may now use others, so all shards
+/// find their totals.
 ///
 /// # Errors
 ///
 /// The bytes are not those of [`export_running_totals`].
 pub(crate) fn import_running_totals(
     registry: &KeyRegistry,
+    sockets: &[String],
     bytes: &[u8],
 ) -> Result<(), HandoverFormatError> {
     let mut from = BinaryReader::new(bytes);
     let read = |from: &mut BinaryReader<'_>| Ok((Box::from(from.bytes()?), from.f64()?));
-    let shards = from.list(|from| Ok(from.list(read)?.into_iter().collect::<HashMap<_, _>>()))?;
+    let shards = from.list(|from| {
+        let socket = from.text()?.to_owned();
+        Ok((socket, from.list(read)?.into_iter().collect::<HashMap<_, _>>()))
+    })?;
+    let mut others: HashMap<Box<[u8]>, f64> = from.list(read)?.into_iter().collect();
     from.finish()?;
-    if shards.len() == registry.shards.len() {
-        for (source, read) in registry.shards.iter().zip(shards) {
-            source.shard.with_running_totals(|totals| totals.restore(read));
+    // Several readers of an address have the same label, and the same order in both processes.
+    let mut unmatched: Vec<_> = registry.shards.iter().zip(sockets).collect();
+    for (socket, read) in shards {
+        match unmatched.iter().position(|(_, own)| **own == socket) {
+            Some(at) => {
+                let (source, _) = unmatched.remove(at);
+                source.shard.with_running_totals(|totals| totals.restore(read));
+            }
+            None => others.extend(read),
         }
-    } else if shards.iter().any(|shard| !shard.is_empty()) {
-        let all = shards.into_iter().flatten().collect();
-        let all: InheritedTotals = Arc::new(Mutex::new(all));
+    }
+    if !others.is_empty() {
+        let others: InheritedTotals = Arc::new(Mutex::new(others));
         for source in &registry.shards {
-            source.shard.with_running_totals(|totals| totals.inherit(&all));
+            source.shard.with_running_totals(|totals| totals.inherit(&others));
         }
     }
     Ok(())
@@ -955,6 +978,11 @@ mod tests {
         assert_eq!(snapshots.len(), expected.len());
     }
 
+    /// The labels of the shards' sockets. Those of another number of shards are other sockets.
+    fn sockets(shards: usize) -> Vec<String> {
+        (0..shards).map(|number| format!("socket {number} of {shards}")).collect()
+    }
+
     /// A registry with some shards that continues with an exported one.
     fn successor(
         old: &KeyRegistry,
@@ -964,7 +992,8 @@ mod tests {
         let mut successor = registry(old.settings.dialect);
         (0..shards).for_each(|_| drop(successor.shard()));
         import_registry(&mut successor, bytes, time(9_000))?;
-        import_running_totals(&successor, &export_running_totals(old))?;
+        let totals = export_running_totals(old, &sockets(old.shards.len()));
+        import_running_totals(&successor, &sockets(shards), &totals)?;
         continue_stamps(&successor, last_stamp(old));
         Ok(successor)
     }
@@ -1029,6 +1058,46 @@ mod tests {
     }
 
     #[test]
+    fn running_totals_stay_with_their_socket() {
+        /// A process with these sockets that continues the totals of another one.
+        fn continued(sockets: &[String], before: Option<(&KeyRegistry, &[String])>) -> KeyRegistry {
+            let mut registry = registry(StatsdDialect::Etsy);
+            sockets.iter().for_each(|_| drop(registry.shard()));
+            if let Some((old, of)) = before {
+                let totals = export_running_totals(old, of);
+                import_running_totals(&registry, sockets, &totals).unwrap();
+            }
+            registry
+        }
+        fn count(registry: &mut KeyRegistry, key: &str) -> Option<f64> {
+            let snapshot = flush(registry, 20_000);
+            let counter = snapshot.counters.iter().find(|counter| counter.name.key() == key);
+            counter.map(|counter| counter.value)
+        }
+        let send = |registry: &KeyRegistry, shard: usize, packet: &str| {
+            registry.shards[shard].shard.lock().apply_packet(packet.as_bytes());
+        };
+        let [a, b, c] = ["a", "b", "c"].map(str::to_owned);
+        let first = [a.clone(), b.clone()];
+        let old = continued(&first, None);
+        send(&old, 0, "all:100|C");
+        send(&old, 1, "all:1000|C\nlate:50|C");
+        // The settings name the sockets in the other order.
+        let second = [b, a.clone()];
+        let mut new = continued(&second, Some((&old, &first)));
+        send(&new, 0, "all:1001|C");
+        send(&new, 1, "all:102|C");
+        assert_eq!(count(&mut new, "all"), Some(3.0));
+        // Socket b is gone, and its sender comes back only after one more takeover.
+        let third = [a.clone()];
+        let without = continued(&third, Some((&new, &second)));
+        let fourth = [a, c];
+        let mut last = continued(&fourth, Some((&without, &third)));
+        send(&last, 1, "late:57|C");
+        assert_eq!(count(&mut last, "late"), Some(7.0));
+    }
+
+    #[test]
     fn truncated_or_changed_bytes_do_not_panic() {
         let dialect = StatsdDialect::Dogstatsd;
         let mut old = registry(dialect);
@@ -1038,7 +1107,7 @@ mod tests {
         shard.lock().apply_packet(PACKETS[1].as_bytes());
         let intervals = take_intervals(&mut old, time(9_000));
         let (last, rules) = export_intervals(&mut old, &intervals);
-        let totals = export_running_totals(&old);
+        let totals = export_running_totals(&old, &sockets(1));
         let imported = |bytes: &[u8]| {
             let mut successor = registry(dialect);
             import_registry(&mut successor, bytes, time(9_000)).map(|()| successor)
@@ -1053,7 +1122,8 @@ mod tests {
             assert!(import_rules(&mut registry(dialect), &rules[..end]).is_err(), "{end}");
         }
         for end in 0..totals.len() {
-            assert!(import_running_totals(&old, &totals[..end]).is_err(), "{end}");
+            let imported = import_running_totals(&old, &sockets(1), &totals[..end]);
+            assert!(imported.is_err(), "{end}");
         }
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();

@@ -4,15 +4,17 @@
 //! SOCKET     := label: text, managed by the service manager: bool
 //! BASE       := interval ms, phase ms, next flush ms, ms since the last key log,
 //!               health if a command has set it: option bool, registry: bytes,
-//!               list of (backend: text, number among those of this name, state: bytes)
+//!               list of (backend: BACKEND, state: bytes)
 //! CONNECTION := label of the listener: text, rest of the line is discarded: bool, line: bytes
 //! LAST       := intervals: bytes, counts of rules: bytes, running totals: bytes, last stamp,
 //!               list of (label of a socket: text, packets, bytes, discarded, denied,
 //!               failed handshakes), backlog drops before the start,
 //!               sequences of forwarded batches: bytes
-//! SPOOL      := backend: text, number, last one of this backend: bool,
+//! SPOOL      := backend: BACKEND, last one of this backend: bool,
 //!               transaction in doubt: option text,
 //!               list of starts of partitions: signed, content: byte, values, batch: bytes
+//! SPOOL_END  := backend: BACKEND
+//! BACKEND    := name: text, hash of its destination, number among those with both
 //! ```
 //!
 //! The registry and the intervals are those of [`crate::flush::handover`].
@@ -20,6 +22,7 @@
 use std::time::Duration;
 
 use howdah_codec::ByteWriter as _;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     backends::{BackendSpool, BatchContent, ValueBatch},
@@ -28,31 +31,54 @@ use crate::{
     server::clock::ClockState,
 };
 
-/// A backend among all of a server: its name, and its position among those of that name.
+/// A backend among all of a server: its name, its destination, and its position among those that
+/// have both in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::server) struct BackendId {
     pub(in crate::server) name: String,
-    pub(in crate::server) number: usize,
+    /// A hash, the same in all processes.
+    destination: u64,
+    number: usize,
 }
 
 impl BackendId {
-    /// Returns the ids of backends in the order of the settings.
-    pub(in crate::server) fn all<'n>(names: impl Iterator<Item = &'n str>) -> Vec<Self> {
+    /// Returns the ids of backends in the order of the settings, from their names and destinations.
+    pub(in crate::server) fn all<'n>(
+        backends: impl Iterator<Item = (&'n str, &'n str)>,
+    ) -> Vec<Self> {
         let mut ids: Vec<Self> = Vec::new();
-        for name in names {
-            let number = ids.iter().filter(|id| id.name == name).count();
-            ids.push(Self { name: name.to_owned(), number });
+        for (name, destination) in backends {
+            let destination = xxh3_64(destination.as_bytes());
+            let same = |id: &&Self| id.name == name && id.destination == destination;
+            let number = ids.iter().filter(same).count();
+            ids.push(Self { name: name.to_owned(), destination, number });
         }
         ids
     }
 
+    /// Returns the body of SPOOL_END.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_to(&mut out);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, HandoverFormatError> {
+        let mut from = BinaryReader::new(bytes);
+        let id = Self::read_from(&mut from)?;
+        from.finish()?;
+        Ok(id)
+    }
+
     fn write_to(&self, out: &mut Vec<u8>) {
         out.write_text(&self.name);
+        out.write_varint(self.destination);
         out.write_count(self.number);
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
-        Ok(Self { name: from.text()?.to_owned(), number: from.number()? })
+        let name = from.text()?.to_owned();
+        Ok(Self { name, destination: from.number()?, number: from.number()? })
     }
 }
 
@@ -272,8 +298,13 @@ mod tests {
     fn bodies_round_trip() {
         let body = SocketBody { label: "udp 127.0.0.1:8125".to_owned(), is_managed: true };
         assert_round_trip(&body, &body.encode(), SocketBody::decode);
-        let ids = BackendId::all(["file", "graphite", "graphite"].into_iter());
-        assert_eq!(ids[2], BackendId { name: "graphite".to_owned(), number: 1 });
+        let backends = [("file", ""), ("graphite", "a"), ("graphite", "b"), ("graphite", "a")];
+        let ids = BackendId::all(backends.into_iter());
+        let numbers: Vec<usize> = ids.iter().map(|id| id.number).collect();
+        assert_eq!(numbers, [0, 0, 0, 1], "{ids:?}");
+        assert_round_trip(&ids[3], &ids[3].encode(), BackendId::decode);
+        // The position among others does not matter.
+        assert_eq!(BackendId::all([("graphite", "b")].into_iter())[0], ids[2]);
         let body = BaseBody {
             clock: ClockState { interval_ms: 10_000, phase_ms: 3_000, next_flush_ms: 13_000 },
             since_key_log: Duration::from_millis(7),

@@ -9,25 +9,28 @@ use std::{
     path::Path,
     sync::{Arc, mpsc},
     thread,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use howdah_net::takeover::{
-    TakeoverFrame, bind_takeover_socket, is_same_user, receive_frame, send_frame,
+    TakeoverFrame, bind_takeover_socket, is_same_user, receive_frame, replace_takeover_socket,
+    send_frame,
 };
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
     BASE, COMMIT_TIMEOUT, CONNECTION, DONE, HELLO, LAST, MAGIC, PREPARED, READY, REFUSED, SOCKET,
-    SOCKETS, SPOOL, STEP_TIMEOUT, TAKEN, VERSION, closed,
+    SOCKETS, SPOOL, SPOOL_END, STEP_TIMEOUT, TAKEN, VERSION, closed,
     format::{BackendId, BaseBody, ConnectionBody, LastBody, SocketBody, encode_spool},
+    pending::PendingSpools,
     send_body,
 };
 use crate::{
     aggregate::ShardInterval,
     backends::BackendSpool,
     flush::{KeyRegistry, handover},
+    management::pause_after_failed_accept,
     receiver::{InheritedSocket, LineRelay, PacketReceiver, SocketFile},
     server::{
         FlushCommand, ServerCore, SharedReceiver, backend_set::BackendSet, clock::FlushClock,
@@ -43,7 +46,13 @@ pub(in crate::server) struct HandoverSource {
     /// Sockets other than those of the receiver and the backends.
     pub(in crate::server) ports: Vec<InheritedSocket>,
     pub(in crate::server) flush: mpsc::Sender<FlushCommand>,
+    /// The batches of the process before this one. `None` if there was none.
+    pub(in crate::server) pending: Option<PendingSpools>,
 }
+
+/// Maximum time that a new process waits until this one has all batches of the one before it.
+/// Shorter than [`STEP_TIMEOUT`], so that the new process gets the reason.
+const PENDING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The takeover socket, with a thread that waits for a new process until this is dropped.
 #[derive(Debug)]
@@ -57,9 +66,13 @@ pub(in crate::server) struct TakeoverListener {
 pub(in crate::server) type SharedFile = Arc<Mutex<Option<SocketFile>>>;
 
 impl TakeoverListener {
-    /// Listens on the takeover socket.
+    /// Listens on the takeover socket. Replaces that of the process before this one.
     pub(in crate::server) fn start(path: &Path, source: HandoverSource) -> io::Result<Self> {
-        let listener = bind_takeover_socket(path)?;
+        let listener = if source.pending.is_some() {
+            replace_takeover_socket(path)?
+        } else {
+            bind_takeover_socket(path)?
+        };
         let file = Arc::new(Mutex::new(Some(SocketFile::at(path)?)));
         let (woken, wake) = io::pipe()?;
         let shared = Arc::clone(&file);
@@ -91,24 +104,40 @@ impl HandoverSource {
             if !ready[1].revents().is_empty() {
                 return;
             }
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    pause_after_failed_accept("takeover", &error, woken);
+                    continue;
+                }
+            };
             match self.serve(&stream, file) {
-                Ok(()) => return,
+                Ok(true) => return,
+                Ok(false) => {}
                 Err(error) => tracing::error!(%error, "takeover failed: this process goes on"),
             }
         }
     }
 
-    /// Hands over to one new process.
-    fn serve(&self, stream: &UnixStream, file: &SharedFile) -> io::Result<()> {
+    /// Hands over to one new process. Returns false if it only checked whether a process listens.
+    fn serve(&self, stream: &UnixStream, file: &SharedFile) -> io::Result<bool> {
         stream.set_read_timeout(Some(STEP_TIMEOUT))?;
         stream.set_write_timeout(Some(STEP_TIMEOUT))?;
         if !is_same_user(stream) {
             return refuse(stream, "only the same user may take over");
         }
-        let hello = receive_frame(stream)?.ok_or_else(closed)?;
+        let Some(hello) = receive_frame(stream)? else { return Ok(false) };
         if *hello.body != [MAGIC, &VERSION.to_be_bytes()].concat() || hello.kind != HELLO {
             return refuse(stream, &version_mismatch(&hello));
+        }
+        // The batches that may still arrive must be in the spools that are handed over.
+        let until = Instant::now() + PENDING_TIMEOUT;
+        if self.pending.as_ref().is_some_and(|pending| !pending.wait(until)) {
+            return refuse(
+                stream,
+                "the process from which it took over has not ended yet: try again once its log \
+                 says that the old process has ended",
+            );
         }
         let mut sockets = match self.receiver.lock().as_ref() {
             Some(receiver) => receiver.passed_sockets()?,
@@ -133,11 +162,11 @@ impl HandoverSource {
         let command = FlushCommand::HandOver { stream, file, reply };
         let stopped = || io::Error::other("this process is shutting down");
         self.flush.send(command).map_err(|_| stopped())?;
-        outcome.recv().map_err(|_| stopped())?
+        outcome.recv().map_err(|_| stopped())?.map(|()| true)
     }
 }
 
-fn refuse(stream: &UnixStream, why: &str) -> io::Result<()> {
+fn refuse(stream: &UnixStream, why: &str) -> io::Result<bool> {
     send_frame(stream, REFUSED, why.as_bytes(), None)?;
     Err(io::Error::other(format!("refused: {why}")))
 }
@@ -181,17 +210,21 @@ pub(in crate::server) fn hand_over(
     send_body(stream, BASE, &body.encode())?;
     drop(body);
     super::expect_frame(stream, PREPARED)?;
+    let timer = CommitTimer::start(stream, COMMIT_TIMEOUT)?;
     let halted = Instant::now();
     packets.halt();
     let intervals = handover::take_intervals(&mut registry, SystemTime::now());
     let sequences = core.forwarded_sequences();
     let sent = send_last(stream, packets, (&mut registry, &intervals), sequences);
-    if let Err(error) = sent.and_then(|()| wait_for_commit(stream)) {
+    let committed = sent.and_then(|()| wait_for_commit(stream));
+    let is_late = !timer.stop();
+    if let Err(error) = committed {
         handover::restore_intervals(&mut registry, intervals, SystemTime::now());
         if let Err(error) = packets.resume() {
             tracing::error!(%error, "cannot read a socket any more");
         }
-        return Err(error);
+        let too_late = || io::Error::new(io::ErrorKind::TimedOut, "the commit takes too long");
+        return Err(if is_late { too_late() } else { error });
     }
     core.close_forwarding();
     let paused_us = halted.elapsed().as_micros() as u64;
@@ -221,13 +254,45 @@ fn send_last(
     let body = LastBody {
         intervals,
         rules,
-        running_totals: handover::export_running_totals(registry),
+        running_totals: handover::export_running_totals(registry, packets.shard_sockets()),
         stamp: handover::last_stamp(registry),
         sockets,
         backlog_before,
         sequences,
     };
     send_body(stream, LAST, &body.encode())
+}
+
+/// Closes a connection after a time, unless it is stopped before. So neither a write nor a read
+/// waits longer, however slowly the other process reads.
+#[derive(Debug)]
+struct CommitTimer {
+    /// The connection, until the time is over or the timer is stopped.
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    /// Dropping it wakes the thread.
+    _wake: mpsc::Sender<()>,
+}
+
+impl CommitTimer {
+    fn start(stream: &UnixStream, timeout: Duration) -> io::Result<Self> {
+        let stream = Arc::new(Mutex::new(Some(stream.try_clone()?)));
+        let (wake, woken) = mpsc::channel::<()>();
+        let shared = Arc::clone(&stream);
+        thread::Builder::new().name("statsd-commit".into()).spawn(move || {
+            if woken.recv_timeout(timeout) == Err(mpsc::RecvTimeoutError::Timeout)
+                && let Some(stream) = shared.lock().take()
+            {
+                // Fails only if the other process is gone, which ends the wait, too.
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+            }
+        })?;
+        Ok(Self { stream, _wake: wake })
+    }
+
+    /// Returns false if the connection has been closed.
+    fn stop(self) -> bool {
+        self.stream.lock().take().is_some()
+    }
 }
 
 /// Waits for TAKEN. Whether it has arrived is decided once: see the module's documentation.
@@ -243,23 +308,33 @@ fn wait_for_commit(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Delivers the intervals that were flushed before the takeover, and sends what remains to the new
-/// process. Returns the backends whose values are lost, each with the reason.
+/// Maximum time by which a flush that is in progress at the takeover delays the end of a backend:
+/// longer than the backends' budgets for a flush.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Delivers the intervals that were flushed before the takeover, within `timeout`, and sends what
+/// remains to the new process. Returns the backends whose values are lost, each with the reason.
 pub(in crate::server) fn send_spools(
     stream: &UnixStream,
     backends: &BackendSet,
-    deadline: Instant,
+    timeout: Duration,
 ) -> Vec<(&'static str, String)> {
     let mut undelivered = Vec::new();
-    for (id, finishing) in backends.hand_over(deadline) {
+    // A receiver that does not reply makes a backend use all of its time. The spool is complete
+    // only after that.
+    let margin = (timeout / 4).min(Duration::from_secs(2));
+    let deadline = Instant::now() + timeout;
+    for (id, finishing) in backends.hand_over(deadline - margin) {
         let name = finishing.name();
-        let finished = finishing.wait(deadline);
+        let finished = finishing.wait(deadline + FLUSH_TIMEOUT);
         undelivered.extend(finished.error.map(|why| (name, why)));
         let Some(id) = id else { continue };
         if let Err(error) = send_spool(stream, &id, finished.spool) {
             let why = format!("cannot hand over values that were not delivered: {error}");
             undelivered.push((name, why));
         }
+        // If the new process is gone, that was reported with a spool, or there was none.
+        let _ = send_frame(stream, SPOOL_END, &id.encode(), None);
     }
     undelivered
 }
@@ -270,17 +345,22 @@ pub(in crate::server) fn finish(stream: &UnixStream) {
     let _ = send_frame(stream, DONE, b"", None);
 }
 
-fn send_spool(stream: &UnixStream, id: &BackendId, spool: BackendSpool) -> io::Result<()> {
+pub(super) fn send_spool(
+    stream: &UnixStream,
+    id: &BackendId,
+    spool: BackendSpool,
+) -> io::Result<()> {
     if spool.batches.is_empty() {
         return Ok(());
     }
+    let values = spool.batches.iter().map(|batch| batch.values).sum::<u64>();
     tracing::info!(
         backend = id.name,
         batches = spool.batches.len(),
+        values,
         "handing over values that could not be delivered"
     );
-    for body in encode_spool(id, spool) {
-        send_frame(stream, SPOOL, &body, None)?;
-    }
-    Ok(())
+    let mut sent = encode_spool(id, spool).into_iter().map(|body| send_body(stream, SPOOL, &body));
+    let failed = |error| io::Error::other(format!("{error} ({values} values)"));
+    sent.try_for_each(|sent| sent).map_err(failed)
 }

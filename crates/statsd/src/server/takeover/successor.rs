@@ -13,9 +13,11 @@ use howdah_net::takeover::{TakeoverFrame, is_same_user, receive_frame, send_fram
 
 use super::{
     BASE, CONNECTION, DONE, HELLO, LAST, MAGIC, PREPARED, READY, REFUSED, SOCKET, SOCKETS, SPOOL,
-    STEP_TIMEOUT, TAKEN, TakeoverError, VERSION, closed,
+    SPOOL_END, STEP_TIMEOUT, TAKEN, TakeoverError, VERSION, closed,
     format::{BackendId, BaseBody, ConnectionBody, LastBody, SocketBody, SpoolPart, decode_spool},
-    invalid, receive_body, unexpected,
+    invalid,
+    pending::PendingSpools,
+    receive_body, unexpected,
 };
 use crate::{
     backends::BackendSpool,
@@ -39,13 +41,17 @@ pub(in crate::server) struct Inheritance {
     /// The health, if a command has set it.
     pub(in crate::server) health: Option<bool>,
     pub(in crate::server) connections: Vec<InheritedConnection>,
-    pub(in crate::server) spools: SpoolReceiver,
+    pub(in crate::server) pending: PendingSpools,
     pub(in crate::server) sequences: SequenceTable,
 }
 
-/// The connection on which batches arrive that the old process could not deliver.
+/// The thread that receives batches that the old process could not deliver. It waits for the
+/// connection.
 #[derive(Debug)]
-pub(in crate::server) struct SpoolReceiver(UnixStream);
+pub(in crate::server) struct SpoolReceiver {
+    streams: mpsc::Sender<UnixStream>,
+    pending: PendingSpools,
+}
 
 impl Predecessor {
     /// Connects to the running server at its takeover socket, and receives its sockets. The server
@@ -103,8 +109,9 @@ impl Predecessor {
         registry: &mut KeyRegistry,
         receiver: &PacketReceiver,
         backends: &BackendSet,
+        spools: SpoolReceiver,
     ) -> Result<Inheritance, TakeoverError> {
-        self.receive(registry, receiver, backends).map_err(TakeoverError::Failed)
+        self.receive(registry, receiver, backends, spools).map_err(TakeoverError::Failed)
     }
 
     fn receive(
@@ -112,6 +119,7 @@ impl Predecessor {
         registry: &mut KeyRegistry,
         receiver: &PacketReceiver,
         backends: &BackendSet,
+        spools: SpoolReceiver,
     ) -> io::Result<Inheritance> {
         let Self { stream } = self;
         send_frame(&stream, READY, b"", None)?;
@@ -150,61 +158,114 @@ impl Predecessor {
         let intervals = handover::ImportedIntervals::read(&last.intervals).map_err(invalid)?;
         intervals.add_to(registry, SystemTime::now());
         handover::import_rules(registry, &last.rules).map_err(invalid)?;
-        handover::import_running_totals(registry, &last.running_totals).map_err(invalid)?;
+        let sockets = receiver.shard_sockets();
+        handover::import_running_totals(registry, sockets, &last.running_totals)
+            .map_err(invalid)?;
         handover::continue_stamps(registry, last.stamp);
         let sequences = SequenceTable::import(&last.sequences).map_err(invalid)?;
         receiver.restore_totals(last.sockets, last.backlog_before);
-        // The commit.
+        // The old process delivers for as long as its settings allow.
+        stream.set_read_timeout(None)?;
+        // The commit. Nothing after it may fail.
         send_frame(&stream, TAKEN, b"", None)?;
-        let spools = SpoolReceiver(stream);
-        Ok(Inheritance { clock, since_key_log, health, connections, spools, sequences })
+        let pending = spools.receive(stream);
+        Ok(Inheritance { clock, since_key_log, health, connections, pending, sequences })
     }
 }
 
 impl SpoolReceiver {
-    /// Receives the batches in a thread until the old process ends, and passes them to the flush
-    /// thread.
-    pub(in crate::server) fn receive(self, flush: mpsc::Sender<FlushCommand>) -> io::Result<()> {
-        let Self(stream) = self;
-        // The old process delivers for as long as its settings allow.
-        stream.set_read_timeout(None)?;
+    /// Starts the thread, before the commit, so that nothing that may fail is left after it.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    pub(in crate::server) fn start(flush: mpsc::Sender<FlushCommand>) -> io::Result<Self> {
+        let (streams, stream) = mpsc::channel();
+        let pending = PendingSpools::default();
+        let end = pending.end_guard();
         thread::Builder::new().name("statsd-spools".into()).spawn(move || {
-            // The parts of one backend are adopted together, so that their order stays the same.
-            let mut parts: Option<(BackendId, BackendSpool)> = None;
-            loop {
-                let frame = receive_frame(&stream);
-                let is_spool = matches!(&frame, Ok(Some(frame)) if frame.kind == SPOOL);
-                if let Some((id, spool)) = parts.take_if(|_| !is_spool) {
-                    let _ = flush.send(FlushCommand::Adopt(id, spool));
-                }
-                match frame {
-                    Ok(Some(TakeoverFrame { kind: SPOOL, body, .. })) => {
-                        match decode_spool(&body) {
-                            Ok(SpoolPart { id, is_last, spool }) => {
-                                let (_, all) =
-                                    parts.get_or_insert_with(|| (id, BackendSpool::default()));
-                                all.append(spool);
-                                if let Some((id, spool)) = parts.take_if(|_| is_last) {
-                                    let _ = flush.send(FlushCommand::Adopt(id, spool));
-                                }
-                            }
-                            Err(error) => tracing::error!(%error, "values dropped"),
-                        }
-                    }
-                    Ok(Some(TakeoverFrame { kind: DONE, .. })) => {
-                        tracing::info!("the old process has ended");
-                        return;
-                    }
-                    Ok(_) | Err(_) => {
-                        tracing::warn!(
-                            "the old process ended early: intervals that it had not delivered may \
-                             be lost"
-                        );
-                        return;
-                    }
-                }
+            let _end = end;
+            // Without a stream, the takeover failed.
+            if let Ok(stream) = stream.recv() {
+                receive_spools(&stream, &flush);
             }
         })?;
-        Ok(())
+        Ok(Self { streams, pending })
+    }
+
+    /// Receives the batches until the old process ends, and passes them to the flush thread.
+    fn receive(self, stream: UnixStream) -> PendingSpools {
+        // The thread ends only after it has received a stream.
+        let _ = self.streams.send(stream);
+        self.pending
+    }
+}
+
+/// A message of the old process after the commit.
+enum SpoolMessage {
+    Part(Vec<u8>),
+    BackendEnd(BackendId),
+    Done,
+}
+
+fn receive_spools(stream: &UnixStream, flush: &mpsc::Sender<FlushCommand>) {
+    // The parts of one backend are adopted together, so that their order stays the same.
+    let mut parts: Option<(BackendId, BackendSpool)> = None;
+    loop {
+        let message = receive_message(stream);
+        let is_part = matches!(&message, Ok(SpoolMessage::Part(_)));
+        if let Some((id, spool)) = parts.take_if(|_| !is_part) {
+            pass_on(flush, id, spool);
+        }
+        match message {
+            Ok(SpoolMessage::Part(body)) => match decode_spool(&body) {
+                Ok(SpoolPart { id, is_last, spool }) => {
+                    let (_, all) = parts.get_or_insert_with(|| (id, BackendSpool::default()));
+                    all.append(spool);
+                    if let Some((id, spool)) = parts.take_if(|_| is_last) {
+                        pass_on(flush, id, spool);
+                    }
+                }
+                Err(error) => tracing::error!(%error, "values dropped"),
+            },
+            // If the flush thread has ended, no backend waits.
+            Ok(SpoolMessage::BackendEnd(id)) => drop(flush.send(FlushCommand::Release(Some(id)))),
+            Ok(SpoolMessage::Done) => {
+                tracing::info!("the old process has ended");
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "the old process ended early: intervals that it had not delivered may be lost"
+                );
+                break;
+            }
+        }
+    }
+    drop(flush.send(FlushCommand::Release(None)));
+}
+
+fn receive_message(stream: &UnixStream) -> io::Result<SpoolMessage> {
+    match receive_frame(stream)?.ok_or_else(closed)? {
+        TakeoverFrame { kind: DONE, .. } => Ok(SpoolMessage::Done),
+        TakeoverFrame { kind: SPOOL_END, body, .. } => {
+            Ok(SpoolMessage::BackendEnd(BackendId::decode(&body).map_err(invalid)?))
+        }
+        first => receive_body(stream, first, SPOOL).map(SpoolMessage::Part),
+    }
+}
+
+/// Passes batches to the flush thread.
+fn pass_on(flush: &mpsc::Sender<FlushCommand>, id: BackendId, spool: BackendSpool) {
+    if let Err(mpsc::SendError(FlushCommand::Adopt(id, spool))) =
+        flush.send(FlushCommand::Adopt(id, spool))
+    {
+        let values = spool.batches.iter().map(|batch| batch.values).sum::<u64>();
+        tracing::error!(
+            backend = id.name,
+            values,
+            "values dropped: the old process could not deliver them, and this one is stopping"
+        );
     }
 }

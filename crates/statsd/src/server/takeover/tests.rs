@@ -1,12 +1,15 @@
 //! Takeovers between two servers in one process, and by a process that fails at each step.
 
 use std::{
-    io::Write as _,
-    net::{SocketAddr, TcpStream, UdpSocket},
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
     sync::Arc,
+    thread,
+    time::Instant,
 };
 
+use howdah_connect::Environment;
 use howdah_lab::{wait_for, wait_until};
 use parking_lot::Mutex;
 
@@ -17,7 +20,7 @@ use crate::{
     },
     flush::FlushSnapshot,
     server::{ServerParts, ServerStartError, StatsdServer},
-    settings::{ExtraTypes, ListenSettings, StatsdSettings},
+    settings::{ExtraTypes, GraphiteSettings, InfluxSettings, ListenSettings, StatsdSettings},
 };
 
 /// Maximum wait for an expected event.
@@ -136,6 +139,225 @@ fn take_over(settings: &StatsdSettings, log: &SharedLog) -> Result<StatsdServer,
     StatsdServer::start(ServerParts { predecessor: Some(predecessor), passed, ..parts })
 }
 
+/// Starts a server with the backends of its settings, which takes over from the running one if
+/// there is one.
+fn start_with_backends(settings: &StatsdSettings) -> StatsdServer {
+    let connected = Predecessor::connect(settings.takeover.as_deref().unwrap()).ok();
+    let (predecessor, passed) = connected.unzip();
+    let environment = Some(Environment::from_process());
+    let (settings, passed) = (settings.clone(), passed.unwrap_or_default());
+    let parts = ServerParts { settings, environment, predecessor, passed, ..Default::default() };
+    StatsdServer::start(parts).unwrap()
+}
+
+fn status(server: &StatsdServer, backend: &str, field: &str) -> f64 {
+    let statuses = server.core.statuses();
+    let (_, status) = statuses.iter().find(|(name, _)| *name == backend).unwrap();
+    status.get(field).unwrap_or_default()
+}
+
+/// Reads a request; `None` if it is not complete, or its sender has closed the connection since.
+fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut text = Vec::new();
+    let mut buffer = [0; 1 << 16];
+    loop {
+        let length = stream.read(&mut buffer).ok().filter(|length| *length > 0)?;
+        text.extend_from_slice(&buffer[..length]);
+        let all = String::from_utf8_lossy(&text);
+        let Some((head, body)) = all.split_once("\r\n\r\n") else { continue };
+        let expected = head
+            .lines()
+            .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        if body.len() >= expected.unwrap_or(0_usize) {
+            let body = body.to_owned();
+            stream.set_nonblocking(true).unwrap();
+            let is_open = stream.peek(&mut buffer).is_err();
+            stream.set_nonblocking(false).unwrap();
+            return is_open.then_some(body);
+        }
+    }
+}
+
+/// Accepts all requests of a receiver that has not replied to any before.
+fn reply_from_now_on(listener: TcpListener) -> Arc<Mutex<Vec<String>>> {
+    let bodies = Arc::<Mutex<Vec<String>>>::default();
+    let received = Arc::clone(&bodies);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let received = Arc::clone(&received);
+            thread::spawn(move || {
+                while let Some(body) = read_request(&mut stream) {
+                    received.lock().push(body);
+                    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+                }
+            });
+        }
+    });
+    bodies
+}
+
+/// Returns the sum of a counter in the lines for InfluxDB.
+fn sum_of_lines(bodies: &Mutex<Vec<String>>, key: &str) -> f64 {
+    let bodies = bodies.lock();
+    let lines = bodies.iter().flat_map(|body| body.lines());
+    let counts = lines.filter(|line| {
+        line.starts_with(&format!("{key},")) || line.starts_with(&format!("{key} "))
+    });
+    counts
+        .map(|line| {
+            let (_, rest) =
+                line.split_once("count=").unwrap_or_else(|| panic!("no count in {line}"));
+            rest.split([',', ' ']).next().unwrap().parse::<f64>().unwrap()
+        })
+        .sum()
+}
+
+/// Settings with a receiver that accepts connections, but does not reply.
+fn with_silent_receiver(folder: &Path) -> (StatsdSettings, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = settings(folder);
+    let url = format!("http://{}/write?db=x", listener.local_addr().unwrap());
+    settings.backends.influx = vec![InfluxSettings::new(url)];
+    settings.flush_interval = Duration::from_secs(1);
+    settings.shutdown_timeout = Duration::from_secs(2);
+    (settings, listener)
+}
+
+fn send_hits(server: &StatsdServer, count: u32) {
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let packet = format!("hits:{count}|c");
+    sender.send_to(packet.as_bytes(), server.addresses()[0].unwrap()).unwrap();
+}
+
+#[test]
+fn spool_of_a_hanging_receiver_survives_two_takeovers_in_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut settings, listener) = with_silent_receiver(folder.path());
+    let first = start_with_backends(&settings);
+    send_hits(&first, 1);
+    wait_for_packets(&first, 1);
+    wait_until("a batch that is not accepted", TIMEOUT, || {
+        status(&first, "influx", "spool_batches") >= 1.0
+    });
+    let second = start_with_backends(&settings);
+    send_hits(&second, 2);
+    // The first process still tries to deliver.
+    settings.shutdown_timeout = TIMEOUT;
+    let third = start_with_backends(&settings);
+    assert_eq!(first.stop().undelivered, []);
+    assert_eq!(second.stop().undelivered, []);
+    send_hits(&third, 4);
+    wait_for_packets(&third, 3);
+    let bodies = reply_from_now_on(listener);
+    assert_eq!(third.stop().undelivered, []);
+    assert_eq!(sum_of_lines(&bodies, "hits"), 7.0, "{:?}", bodies.lock());
+}
+
+#[test]
+fn stop_after_a_takeover_waits_for_the_spool_of_the_old_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut settings, listener) = with_silent_receiver(folder.path());
+    let old = start_with_backends(&settings);
+    send_hits(&old, 1);
+    wait_for_packets(&old, 1);
+    wait_until("a batch that is not accepted", TIMEOUT, || {
+        status(&old, "influx", "spool_batches") >= 1.0
+    });
+    settings.shutdown_timeout = 2 * TIMEOUT;
+    let new = start_with_backends(&settings);
+    let replying = thread::spawn(move || {
+        assert_eq!(old.stop().undelivered, []);
+        reply_from_now_on(listener)
+    });
+    assert_eq!(new.stop().undelivered, []);
+    let bodies = replying.join().unwrap();
+    assert_eq!(sum_of_lines(&bodies, "hits"), 1.0, "{:?}", bodies.lock());
+}
+
+#[test]
+fn spool_is_not_delivered_to_another_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    // The receiver of the old process refuses connections.
+    let gone = listen().local_addr().unwrap();
+    let (first, second) = (listen(), listen());
+    let graphite = |address: SocketAddr| GraphiteSettings {
+        host: address.ip().to_string(),
+        port: address.port(),
+        ..GraphiteSettings::default()
+    };
+    let mut settings = settings(folder.path());
+    settings.flush_interval = Duration::from_secs(1);
+    settings.backends.graphite = vec![graphite(gone)];
+    let old = start_with_backends(&settings);
+    send_hits(&old, 1);
+    wait_for_packets(&old, 1);
+    wait_until("a batch that is not accepted", TIMEOUT, || {
+        status(&old, "graphite", "spool_batches") >= 1.0
+    });
+    settings.flush_interval = Duration::from_secs(3600);
+    let [one, other] = [&first, &second].map(|listener| graphite(listener.local_addr().unwrap()));
+    settings.backends.graphite = vec![one, other, graphite(gone)];
+    let new = start_with_backends(&settings);
+    assert_eq!(old.stop().undelivered, []);
+    let spooled = || {
+        let statuses = new.core.statuses();
+        let batches = statuses.iter().map(|(_, status)| status.get("spool_batches").unwrap_or(0.0));
+        batches.collect::<Vec<_>>()
+    };
+    wait_until("the spool in the third backend", TIMEOUT, || spooled()[2] >= 1.0);
+    assert_eq!(spooled()[..2], [0.0, 0.0]);
+}
+
+#[test]
+fn spool_of_any_size_is_handed_over() {
+    let (old, new) = UnixStream::pair().unwrap();
+    let id = BackendId::all([("forward", "a:1")].into_iter()).remove(0);
+    let bytes = vec![7; howdah_net::takeover::BODY_BYTES_MAX as usize + 1];
+    let batches = vec![ValueBatch::new(bytes, 1), ValueBatch::new(b"small".to_vec(), 1)];
+    let spool = BackendSpool { batches, ..BackendSpool::default() };
+    let sender = thread::spawn(move || predecessor::send_spool(&old, &id, spool));
+    for expected in [howdah_net::takeover::BODY_BYTES_MAX as usize + 1, 5] {
+        let first = receive_frame(&new).unwrap().unwrap();
+        let body = receive_body(&new, first, SPOOL).unwrap();
+        let part = format::decode_spool(&body).unwrap();
+        assert_eq!(part.spool.batches[0].bytes.len(), expected);
+    }
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn new_process_that_does_not_read_delays_packets_only_until_the_commit_is_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let (settings, log) = (settings(folder.path()), SharedLog::default());
+    let server = start(&settings, &log);
+    let (predecessor, _) = Predecessor::connect(settings.takeover.as_deref().unwrap()).unwrap();
+    let stream = predecessor.into_stream();
+    send_frame(&stream, READY, b"", None).unwrap();
+    let base = receive_frame(&stream).unwrap().unwrap();
+    assert!(!receive_body(&stream, base, BASE).unwrap().is_empty());
+    // More than the connection's buffer, so that the old process waits while it sends LAST.
+    let mut lines = TcpStream::connect(server.addresses()[1].unwrap()).unwrap();
+    let all: String = (0..100_000).map(|number| format!("user.{number:020}:1|c\n")).collect();
+    lines.write_all(all.as_bytes()).unwrap();
+    lines.write_all(b"end:1|c\n").unwrap();
+    let received = || {
+        let account = server.account();
+        account.sockets.iter().map(|socket| socket.bytes_total).sum::<u64>()
+    };
+    wait_until("all lines", TIMEOUT, || received() > all.len() as u64);
+    send_frame(&stream, PREPARED, b"", None).unwrap();
+    let started = Instant::now();
+    // The first message after it shows that the server does not read now.
+    assert_eq!(receive_frame(&stream).unwrap().unwrap().kind, CONNECTION);
+    let before = received();
+    lines.write_all(b"hits:1|c\n").unwrap();
+    wait_until("the line after the failed takeover", TIMEOUT, || received() > before);
+    assert!(started.elapsed() < STEP_TIMEOUT, "each write has waited");
+    assert_eq!(server.stop().undelivered, []);
+    assert_eq!(log.sum("hits"), 1.0);
+}
+
 fn packets(server: &StatsdServer) -> u64 {
     server.account().sockets.iter().map(|socket| socket.packets_total).sum()
 }
@@ -241,7 +463,7 @@ fn old_server_goes_on_if_the_new_one_fails_before_the_commit() {
     drop(stream);
     // A server that cannot start ends before the commit.
     let mut wrong = settings.clone();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     wrong.health = Some(taken.local_addr().unwrap());
     assert!(matches!(take_over(&wrong, &log), Err(ServerStartError::Listen { .. })));
     // After all that, a takeover succeeds.
