@@ -21,6 +21,7 @@ pub mod session;
 pub mod sieve;
 pub mod sql;
 pub mod statsd;
+pub mod statsd_batch;
 pub mod statsd_mapping;
 pub mod statsd_reply;
 pub mod statsd_rules;
@@ -359,6 +360,16 @@ pub static TARGETS: &[Target] = &[
         run: statsd_rules::run,
         seeds: Seeds::Folder("statsd_rules"),
         words: statsd_rules::FRAGMENTS,
+        memory: (4 << 20, 4096),
+        smoke: 1000,
+        ..Target::PLAIN
+    },
+    Target {
+        name: "statsd-batch",
+        about: "a batch of a forwarding statsd server: finite numbers within the limits, which are handed over",
+        run: statsd_batch::run,
+        seeds: Seeds::Made(statsd_batch::seeds),
+        words: statsd_batch::FRAGMENTS,
         memory: (4 << 20, 4096),
         smoke: 1000,
         ..Target::PLAIN

@@ -14,14 +14,21 @@
 //!  no    := the batch can never be merged: bool, reason: text
 //! ```
 //!
+//! A listener with TLS expects it on the whole connection, and one with tokens expects the line
+//! `auth TOKEN` before HELLO. HELLO must arrive by the listener's `handshake-timeout`.
+//!
 //! The checksum is XXH3 of kind, length and body. A part is a
 //! [`MergeablePart`](crate::flush::MergeablePart).
 //!
-//! A batch is identified by its sender, the sender's incarnation (a random number of each process)
-//! and its sequence number. A sender repeats a batch until it is acknowledged, in order. The parent
-//! acknowledges a batch after it has merged it, and remembers the last sequence number of each
-//! incarnation ([`SequenceTable`]), so a repeated batch is acknowledged and not merged again. If a
-//! batch can never be merged, the sender counts its values as lost.
+//! A batch is identified by its sender, the sender's incarnation and its sequence number. The
+//! incarnation is a number of each process: the time of its start, then random bits, so a later
+//! process has a higher one ([`GaugeOrder`]). A sender repeats a batch until it is acknowledged, in
+//! order. The parent acknowledges a batch after it has merged it, and remembers the last sequence
+//! number of each incarnation ([`SequenceTable`]), so a repeated batch is acknowledged and not
+//! merged again. If a batch can never be merged, the sender counts its values as lost.
+
+mod gauge_order;
+mod isolated;
 
 use std::{
     collections::HashMap,
@@ -32,6 +39,8 @@ use std::{
 use howdah_codec::ByteWriter as _;
 use xxhash_rust::xxh3::Xxh3;
 
+use self::gauge_order::GaugeOrder;
+pub use self::isolated::{BatchError, batches_of_packet, merge_alone};
 use crate::binary::{BinaryReader, HandoverFormatError};
 
 /// The version of the protocol. Other versions are refused.
@@ -47,6 +56,9 @@ pub(crate) const NO: u8 = 4;
 
 /// Maximum length of a body: that of the largest timer or set, which is not divided.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum length of the body of HELLO, also in later versions.
+pub(crate) const HELLO_BYTES_MAX: usize = 64;
 
 /// Number of bytes before a body.
 const HEADER_BYTES: usize = 13;
@@ -82,31 +94,60 @@ pub(crate) fn receive_frame(
     from: &mut impl Read,
     bytes_max: usize,
 ) -> io::Result<Option<ForwardFrame>> {
-    let mut header = [0; HEADER_BYTES];
-    let first = loop {
-        match from.read(&mut header[..1]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => break read?,
+    let Some(header) = ForwardFrameHeader::receive(from)? else { return Ok(None) };
+    Ok(Some(ForwardFrame { kind: header.kind, body: header.receive_body(from, bytes_max)? }))
+}
+
+/// The part of a frame before its body.
+#[derive(Debug)]
+pub(crate) struct ForwardFrameHeader {
+    pub(crate) kind: u8,
+    length: [u8; 4],
+    checksum: u64,
+}
+
+impl ForwardFrameHeader {
+    /// Reads a header; `None` if the connection was closed before it.
+    pub(crate) fn receive(from: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut header = [0; HEADER_BYTES];
+        let first = loop {
+            match from.read(&mut header[..1]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        if first == 0 {
+            return Ok(None);
         }
-    };
-    if first == 0 {
-        return Ok(None);
+        from.read_exact(&mut header[1..])?;
+        let [kind, a, b, c, d, sum @ ..] = header;
+        Ok(Some(Self { kind, length: [a, b, c, d], checksum: u64::from_le_bytes(sum) }))
     }
-    from.read_exact(&mut header[1..])?;
-    let [kind, a, b, c, d, sum @ ..] = header;
-    let length = [a, b, c, d];
-    let bytes = u32::from_le_bytes(length) as usize;
-    if bytes > bytes_max {
-        return Err(invalid("the other server sent a frame that is too long"));
+
+    /// Returns the length of the body.
+    pub(crate) fn body_bytes(&self) -> usize {
+        u32::from_le_bytes(self.length) as usize
     }
-    let mut body = Vec::new();
-    if from.take(bytes as u64).read_to_end(&mut body)? < bytes {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+
+    /// Reads a body of at most `bytes_max` bytes, and checks it.
+    pub(crate) fn receive_body(
+        &self,
+        from: &mut impl Read,
+        bytes_max: usize,
+    ) -> io::Result<Vec<u8>> {
+        let bytes = self.body_bytes();
+        if bytes > bytes_max {
+            return Err(invalid("the other server sent a frame that is too long"));
+        }
+        let mut body = Vec::new();
+        if from.take(bytes as u64).read_to_end(&mut body)? < bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if checksum(self.kind, self.length, &body) != self.checksum {
+            return Err(invalid("the other server sent a frame with a wrong checksum"));
+        }
+        Ok(body)
     }
-    if checksum(kind, length, &body) != u64::from_le_bytes(sum) {
-        return Err(invalid("the other server sent a frame with a wrong checksum"));
-    }
-    Ok(Some(ForwardFrame { kind, body }))
 }
 
 fn checksum(kind: u8, length: [u8; 4], body: &[u8]) -> u64 {
@@ -162,16 +203,21 @@ pub(crate) fn sequence(body: &[u8]) -> Result<u64, HandoverFormatError> {
 
 /// The last merged sequence number of each incarnation of a sender.
 ///
-/// Its size is bounded: incarnations expire, and beyond the limit the one that was silent longest
-/// is dropped. A batch that is repeated after that would be merged again.
+/// Its size is bounded: incarnations expire, and beyond a limit the one that was silent longest is
+/// dropped. A batch that is repeated after that would be merged again. A sender that restarts again
+/// and again replaces only its own incarnations.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceTable {
     last: HashMap<(String, u64), (u64, SystemTime)>,
+    /// Not handed over to another process.
+    pub(crate) gauges: GaugeOrder,
 }
 
 impl SequenceTable {
     /// Maximum number of incarnations.
     const INCARNATIONS_MAX: usize = 10_000;
+    /// Maximum number of incarnations of one sender.
+    const OF_SENDER_MAX: usize = 64;
     /// Time after the last batch for which an incarnation is remembered; far longer than a sender
     /// spools.
     const EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -185,7 +231,13 @@ impl SequenceTable {
             *last = id.sequence.max(*last);
             return is_new;
         }
-        if self.last.len() >= Self::INCARNATIONS_MAX {
+        let own = self.last.iter().filter(|((sender, _), _)| *sender == id.sender);
+        if own.clone().count() >= Self::OF_SENDER_MAX {
+            let oldest = own.min_by_key(|(_, (_, seen))| *seen);
+            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+                self.last.remove(&key);
+            }
+        } else if self.last.len() >= Self::INCARNATIONS_MAX {
             self.evict(now);
         }
         self.last.insert(key, (id.sequence, now));
@@ -235,7 +287,7 @@ impl SequenceTable {
             Ok((key, (last, SystemTime::UNIX_EPOCH + seen)))
         })?;
         from.finish()?;
-        Ok(Self { last: last.into_iter().collect() })
+        Ok(Self { last: last.into_iter().collect(), gauges: GaugeOrder::default() })
     }
 }
 
@@ -289,13 +341,19 @@ mod tests {
     fn table_is_bounded() {
         let mut table = SequenceTable::default();
         let max = SequenceTable::INCARNATIONS_MAX as u64;
-        for incarnation in 0..=max {
-            assert!(table.record(&id("x", incarnation, 1), at(incarnation)));
+        let name = |number: u64| format!("x{number}");
+        for number in 0..=max {
+            assert!(table.record(&id(&name(number), 1, 1), at(number)));
         }
         assert_eq!(table.last.len() as u64, max);
-        assert!(!table.contains(&id("x", 0, 1)) && table.contains(&id("x", 1, 1)));
+        assert!(!table.contains(&id("x0", 1, 1)) && table.contains(&id("x1", 1, 1)));
         let week = SequenceTable::EXPIRY.as_secs();
         assert!(table.record(&id("late", 1, 1), at(week + 100)));
-        assert!(!table.contains(&id("x", 100, 1)) && table.contains(&id("x", 101, 1)));
+        assert!(!table.contains(&id("x100", 1, 1)) && table.contains(&id("x101", 1, 1)));
+        for incarnation in 0..1000 {
+            assert!(table.record(&id("restarted", incarnation, 1), at(week + 100 + incarnation)));
+        }
+        assert!(!table.contains(&id("restarted", 935, 1)));
+        assert!(table.contains(&id("restarted", 936, 1)) && table.contains(&id("x101", 1, 1)));
     }
 }

@@ -30,10 +30,66 @@ const FORMAT_ALL: u8 = 1;
 /// First byte of the byte form: the used registers, 3 bytes each.
 const FORMAT_USED: u8 = 2;
 
-/// An estimate of the number of distinct members of a set. Takes 16 KiB.
+/// Largest number of used registers that are stored as a list.
+const SPARSE_MAX: usize = REGISTERS / 16;
+
+/// An estimate of the number of distinct members of a set. Takes 4 bytes for each used register,
+/// and 16 KiB from 1,025 on.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HyperLogLog {
-    registers: Box<[u8]>,
+    registers: Registers,
+}
+
+/// The values of all registers. The form depends only on the number of used ones, so equal
+/// estimates have the same form.
+#[derive(Clone, PartialEq, Eq)]
+enum Registers {
+    /// Indexes and values of the used registers, by index.
+    Used(Vec<(u16, u8)>),
+    /// All registers.
+    All(Box<[u8]>),
+}
+
+impl Registers {
+    /// Raises a register to `rank`, unless it is higher.
+    fn raise(&mut self, index: u16, rank: u8) {
+        match self {
+            Self::All(all) => {
+                let register = &mut all[usize::from(index)];
+                *register = rank.max(*register);
+            }
+            Self::Used(used) => match used.binary_search_by_key(&index, |(index, _)| *index) {
+                Ok(at) => used[at].1 = rank.max(used[at].1),
+                Err(at) if used.len() < SPARSE_MAX => used.insert(at, (index, rank)),
+                Err(_) => {
+                    self.all()[usize::from(index)] = rank;
+                }
+            },
+        }
+    }
+
+    /// Stores all registers and returns them.
+    fn all(&mut self) -> &mut [u8] {
+        if let Self::Used(used) = self {
+            let mut all: Box<[u8]> = vec![0; REGISTERS].into();
+            used.iter().for_each(|(index, rank)| all[usize::from(*index)] = *rank);
+            *self = Self::All(all);
+        }
+        match self {
+            Self::All(all) => all,
+            Self::Used(_) => &mut [],
+        }
+    }
+
+    /// Returns index and value of each used register, by index.
+    fn used(&self) -> impl Iterator<Item = (u16, u8)> {
+        let (list, all) = match self {
+            Self::Used(used) => (&used[..], &[][..]),
+            Self::All(all) => (&[][..], &all[..]),
+        };
+        let all = (0_u16..).zip(all.iter().copied()).filter(|(_, rank)| *rank > 0);
+        list.iter().copied().chain(all)
+    }
 }
 
 impl HyperLogLog {
@@ -46,26 +102,36 @@ impl HyperLogLog {
     pub fn add(&mut self, member: &[u8]) {
         let digest = Md5::digest(String::from_utf8_lossy(member).as_bytes());
         let hash = digest.iter().take(8).fold(0_u64, |hash, byte| hash << 8 | u64::from(*byte));
-        let index = (hash >> RANK_BITS) as usize;
+        let index = (hash >> RANK_BITS) as u16;
         // The bit below the ones used limits the run of zeros.
         let rest = hash << PRECISION | 1 << (PRECISION - 1);
         let rank = rest.leading_zeros() as u8 + 1;
-        let register = &mut self.registers[index];
-        *register = rank.max(*register);
+        self.registers.raise(index, rank);
     }
 
     /// Adds all members of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (register, other) in self.registers.iter_mut().zip(&other.registers) {
-            *register = (*register).max(*other);
+        other.registers.used().for_each(|(index, rank)| self.registers.raise(index, rank));
+    }
+
+    /// Returns the number of bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.registers {
+            Registers::Used(used) => used.capacity() * size_of::<(u16, u8)>(),
+            Registers::All(all) => all.len(),
         }
     }
 
     /// Estimates the number of distinct members.
     pub fn count(&self) -> f64 {
         let mut counts = [0.0_f64; RANK_MAX as usize + 1];
-        self.registers.iter().for_each(|register| counts[usize::from(*register)] += 1.0);
         let all = REGISTERS as f64;
+        let mut used = 0.0;
+        for (_, rank) in self.registers.used() {
+            counts[usize::from(rank)] += 1.0;
+            used += 1.0;
+        }
+        counts[0] = all - used;
         let mut sum = all * tau(1.0 - counts[usize::from(RANK_MAX)] / all);
         for count in counts[1..usize::from(RANK_MAX)].iter().rev() {
             sum = 0.5 * (sum + count);
@@ -79,19 +145,19 @@ impl HyperLogLog {
     /// In format 2, used for few members, the index of each used register as two bytes,
     /// little-endian, and its value.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let used = self.registers.iter().filter(|register| **register > 0).count();
+        let used = self.registers.used().count();
         if used <= REGISTERS / 8 {
             let mut bytes = Vec::with_capacity(2 + 3 * used);
             bytes.extend([FORMAT_USED, PRECISION as u8]);
-            for (index, rank) in (0_u16..).zip(&self.registers).filter(|(_, rank)| **rank > 0) {
+            for (index, rank) in self.registers.used() {
                 bytes.extend(index.to_le_bytes());
-                bytes.push(*rank);
+                bytes.push(rank);
             }
             return bytes;
         }
         let mut bytes = Vec::with_capacity(2 + REGISTERS / 4 * 3);
         bytes.extend([FORMAT_ALL, PRECISION as u8]);
-        for four in self.registers.chunks(4) {
+        for four in self.registers.clone().all().chunks(4) {
             let bits = four.iter().rev().fold(0_u32, |bits, rank| bits << 6 | u32::from(*rank));
             bytes.extend(&bits.to_le_bytes()[..3]);
         }
@@ -105,31 +171,33 @@ impl HyperLogLog {
             return None;
         }
         let mut sketch = Self::default();
-        match format {
+        let mut raise = |index: u16, rank: u8| {
+            let is_valid = usize::from(index) < REGISTERS && rank <= RANK_MAX;
+            if is_valid && rank > 0 {
+                sketch.registers.raise(index, rank);
+            }
+            is_valid
+        };
+        let is_valid = match format {
             FORMAT_ALL if rest.len() == REGISTERS / 4 * 3 => {
-                for (four, bytes) in sketch.registers.chunks_mut(4).zip(rest.chunks(3)) {
+                (0_u16..).step_by(4).zip(rest.chunks(3)).all(|(first, bytes)| {
                     let bits =
                         bytes.iter().rev().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
-                    for (at, register) in four.iter_mut().enumerate() {
-                        *register = (bits >> (6 * at) & 0x3f) as u8;
-                    }
-                }
+                    (0..4).all(|at| raise(first + at, (bits >> (6 * at) & 0x3f) as u8))
+                })
             }
             FORMAT_USED if rest.len() % 3 == 0 => {
-                for used in rest.chunks(3) {
-                    let index = u16::from_le_bytes([used[0], used[1]]);
-                    *sketch.registers.get_mut(usize::from(index))? = used[2];
-                }
+                rest.chunks(3).all(|used| raise(u16::from_le_bytes([used[0], used[1]]), used[2]))
             }
-            _ => return None,
-        }
-        sketch.registers.iter().all(|rank| *rank <= RANK_MAX).then_some(sketch)
+            _ => false,
+        };
+        is_valid.then_some(sketch)
     }
 }
 
 impl Default for HyperLogLog {
     fn default() -> Self {
-        Self { registers: vec![0; REGISTERS].into() }
+        Self { registers: Registers::Used(Vec::new()) }
     }
 }
 
@@ -230,6 +298,23 @@ mod tests {
     }
 
     #[test]
+    fn few_members_take_little_memory() {
+        let few = sketch_of(0..10);
+        assert!(few.heap_bytes() <= 64, "{}", few.heap_bytes());
+        let read = HyperLogLog::from_bytes(&few.to_bytes()).unwrap();
+        assert_eq!((&read, read.heap_bytes() <= 64), (&few, true));
+        let mut merged = few.clone();
+        merged.merge(&sketch_of(10..1_000));
+        assert!(merged.heap_bytes() < REGISTERS / 2);
+        assert_eq!(merged, sketch_of(0..1_000));
+        merged.merge(&sketch_of(1_000..5_000));
+        assert_eq!((&merged, merged.heap_bytes()), (&sketch_of(0..5_000), REGISTERS));
+        let mut small = few.clone();
+        small.merge(&merged);
+        assert_eq!(small, merged, "in any order");
+    }
+
+    #[test]
     fn invalid_bytes_are_refused() {
         for bytes in [
             &[][..],
@@ -246,7 +331,7 @@ mod tests {
         let mut largest = vec![1, 14];
         largest.resize(2 + REGISTERS / 4 * 3, 0xff);
         assert_eq!(HyperLogLog::from_bytes(&largest), None);
-        let full = HyperLogLog { registers: vec![RANK_MAX; REGISTERS].into() };
+        let full = HyperLogLog { registers: Registers::All(vec![RANK_MAX; REGISTERS].into()) };
         assert!(full.count() > 1e18);
     }
 }

@@ -59,5 +59,6 @@ pub mod sketch;
 mod template;
 mod yaml;
 
+pub use forwarding::{BatchError, batches_of_packet, merge_alone};
 pub use name::MetricName;
 pub use yaml::YamlProblem;

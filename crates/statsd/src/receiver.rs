@@ -28,6 +28,8 @@ mod sockets;
 mod stop_signal;
 mod stream;
 mod sys;
+#[cfg(test)]
+pub(crate) mod testing;
 mod transport;
 
 use std::{
@@ -55,7 +57,10 @@ pub use self::{
     passed::{InheritedConnection, InheritedSocket, InheritedSocketError, InheritedSockets},
     sockets::ReceiverOpenError,
 };
-pub(crate) use self::{socket_counts::SocketCounts, sockets::SocketFile};
+pub(crate) use self::{
+    access::TOKEN_LINE_BYTES_MAX, senders::RefusalNotice, socket_counts::SocketCounts,
+    sockets::SocketFile,
+};
 use crate::{
     aggregate::SharedShard,
     ledger::{LossAccount, LossLedger},
@@ -143,9 +148,21 @@ pub(crate) struct ForwardListener {
     pub(crate) listener: TcpListener,
     /// Counts batches as packets.
     pub(crate) counts: Arc<SocketCounts>,
+    pub(crate) rules: ForwardRules,
+}
+
+/// The rules for the connections of a [`ForwardListener`].
+#[derive(Debug)]
+pub(crate) struct ForwardRules {
     pub(crate) connections_max: usize,
     /// The permitted servers; `None` if all are.
     pub(crate) senders: Option<SenderFilter>,
+    /// TLS and tokens, if the listener demands them.
+    pub(crate) access: Option<Arc<StreamAccess>>,
+    /// Maximum time until the first message.
+    pub(crate) handshake_timeout: Duration,
+    /// Maximum time between two batches; no limit if zero.
+    pub(crate) idle_timeout: Duration,
 }
 
 /// A reader between two runs.
@@ -600,10 +617,7 @@ impl OpenSockets {
                     None => sockets::tcp(*address, sockets::v6_only(*address, all))?,
                 };
                 self.addresses.push(opened.address);
-                let access = StreamAccess::open(one).map_err(|source| {
-                    let (socket, source) = (opened.name.clone(), Box::new(source));
-                    ReceiverOpenError::Access { socket, source }
-                })?;
+                let access = open_access(one, &opened.name)?;
                 let senders = SenderFilter::new(allow);
                 let rules = StreamRules {
                     connections_max: *connections,
@@ -613,7 +627,14 @@ impl OpenSockets {
                 };
                 self.stream(opened, origin, rules);
             }
-            ListenSettings::Forward { address, connections, allow } => {
+            ListenSettings::Forward {
+                address,
+                connections,
+                allow,
+                handshake_timeout,
+                idle_timeout,
+                ..
+            } => {
                 let activated = format!("tcp {address}");
                 let passed = passed.take(&label).or_else(|| passed.take(&activated));
                 let origin = SocketOrigin::new(label, passed.as_ref());
@@ -622,7 +643,14 @@ impl OpenSockets {
                     None => sockets::tcp(*address, sockets::v6_only(*address, all))?,
                 };
                 self.addresses.push(opened.address);
-                self.forward(opened, origin, *connections, SenderFilter::new(allow))?;
+                let rules = ForwardRules {
+                    connections_max: *connections,
+                    senders: SenderFilter::new(allow),
+                    access: open_access(one, &opened.name)?,
+                    handshake_timeout: *handshake_timeout,
+                    idle_timeout: *idle_timeout,
+                };
+                self.forward(opened, origin, rules)?;
             }
             ListenSettings::Unix { path, mode, owner, connections, idle_timeout } => {
                 let file = SocketFileSettings { path, mode: *mode, owner: owner.as_deref() };
@@ -692,14 +720,14 @@ impl OpenSockets {
         &mut self,
         opened: BoundSocket,
         origin: SocketOrigin,
-        connections_max: usize,
-        senders: Option<SenderFilter>,
+        rules: ForwardRules,
     ) -> Result<(), ReceiverOpenError> {
         let SocketOrigin { label, is_managed } = origin;
         let name = match opened.address {
             Some(address) => format!("forward {address}"),
             None => label.clone(),
         };
+        self.access.extend(rules.access.clone().map(|access| (name.clone(), access)));
         let counts = SocketCounts::new(name, None);
         let copy = opened.fd.try_clone().map_err(ReceiverOpenError::Reader)?;
         self.shared.push(SharedSocket {
@@ -710,7 +738,7 @@ impl OpenSockets {
             counts: Arc::clone(&counts),
         });
         let listener = opened.fd.into();
-        self.forwards.push(ForwardListener { listener, counts, connections_max, senders });
+        self.forwards.push(ForwardListener { listener, counts, rules });
         Ok(())
     }
 
@@ -740,6 +768,16 @@ impl OpenSockets {
             idle_timeout,
         });
     }
+}
+
+fn open_access(
+    listen: &ListenSettings,
+    socket: &str,
+) -> Result<Option<Arc<StreamAccess>>, ReceiverOpenError> {
+    StreamAccess::open(listen).map_err(|source| {
+        let (socket, source) = (socket.to_owned(), Box::new(source));
+        ReceiverOpenError::Access { socket, source }
+    })
 }
 
 /// Returns the name of one of several readers of a socket's address.

@@ -148,6 +148,18 @@ impl Sketch {
         Ok(Self { positive, negative, zeros, count, sum, range })
     }
 
+    /// Whether each weight is between 0 and `max`, the sum between `-max` and `max`, and each value
+    /// between [`-LARGEST`](Self::LARGEST) and [`LARGEST`](Self::LARGEST), so that many such
+    /// sketches can be merged.
+    pub(crate) fn is_bounded(&self, max: f64) -> bool {
+        let Self { positive, negative, zeros, count, sum, range } = self;
+        let buckets = positive.0.iter().chain(&negative.0).map(|(_, weight)| *weight);
+        let is_large = |(lower, upper): (f64, f64)| lower < -Self::LARGEST || upper > Self::LARGEST;
+        buckets.chain([*zeros, *count]).all(|weight| (0.0..=max).contains(&weight))
+            && sum.abs() <= max
+            && !range.is_some_and(is_large)
+    }
+
     /// Returns the number of samples, weighted.
     pub fn count(&self) -> f64 {
         self.count

@@ -17,6 +17,11 @@ pub struct DeadlineStream {
 }
 
 impl DeadlineStream {
+    /// Uses a connected socket, which must block.
+    pub fn new(stream: TcpStream, deadline: Instant) -> Self {
+        Self { stream, deadline }
+    }
+
     /// Looks up `host` and connects like [`connect`](Self::connect). The name lookup may outlast
     /// the deadline, because the system's resolver has its own timeout.
     ///

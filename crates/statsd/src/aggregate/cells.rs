@@ -418,6 +418,15 @@ pub struct SetCell {
 }
 
 impl SetCell {
+    /// Applies limits to the members that another server has sent, whose own may be higher.
+    pub(crate) fn limit(&mut self, limits: &StatsdLimits) {
+        let longest = self.members.iter().map(|member| member.len()).max().unwrap_or_default();
+        if self.members.len() > limits.set_members || longest > limits.member_bytes {
+            let members = mem::take(&mut self.members);
+            members.iter().for_each(|member| self.add(member, limits));
+        }
+    }
+
     pub(super) fn add(&mut self, member: &[u8], limits: &StatsdLimits) {
         if member.len() > limits.member_bytes {
             let short = shortened(member, limits.member_bytes);

@@ -53,6 +53,9 @@ pub enum BackendOpenError {
     /// The connection string or a table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
+    /// A file that a `forward` section names cannot be used, or TLS cannot be set up.
+    #[error("cannot set up the forward backend")]
+    Forward(#[source] EndpointError),
     /// The eventfd of an `exec` section cannot be created.
     #[error("cannot set up the exec backend")]
     Exec(#[source] io::Error),
@@ -204,7 +207,8 @@ impl BackendSection {
             }
             Self::Forward(settings) => {
                 let uname = rustix::system::uname();
-                Box::new(ForwardBackend::new(settings, &uname.nodename().to_string_lossy()))
+                let backend = ForwardBackend::new(settings, &uname.nodename().to_string_lossy());
+                Box::new(backend.map_err(BackendOpenError::Forward)?)
             }
         };
         Ok(OpenedBackend { backend, destination, endpoint })

@@ -9,15 +9,18 @@
 //! Batches are spooled until the parent has acknowledged them. The identity of a batch is part of
 //! it, so it stays the same when a batch is repeated or handed over to another process.
 
+mod parent_stream;
+
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
     io::{self, Write as _},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use howdah_connect::deadline::DeadlineStream;
+use howdah_http::client::EndpointError;
 
+use self::parent_stream::{ParentAccess, ParentStream};
 use super::{
     BackendError, BackendSpool, BackendStatus, MetricBackend, SnapshotRequirements,
     outbox::{Outbox, SendError, ValueBatch},
@@ -26,13 +29,16 @@ use crate::{
     binary::HandoverFormatError,
     flush::FlushSnapshot,
     forwarding::{
-        self, ACK, BATCH, BatchId, HELLO, NO, SENDER_BYTES_MAX, receive_frame, send_frame,
+        self, ACK, BATCH, BODY_BYTES_MAX, BatchId, HELLO, NO, SENDER_BYTES_MAX, receive_frame,
+        send_frame,
     },
     settings,
 };
 
 /// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
+/// Number of random bits of an incarnation, after the milliseconds of its start.
+const RANDOM_BITS: u32 = 22;
 /// Maximum length of a reply.
 const REPLY_BYTES_MAX: usize = 4096;
 
@@ -49,15 +55,21 @@ pub struct ForwardBackend {
 /// The connection to the parent, opened on demand.
 #[derive(Debug)]
 struct ParentConnection {
-    host: String,
-    port: u16,
-    connection: Option<DeadlineStream>,
+    access: ParentAccess,
+    connection: Option<ParentStream>,
 }
 
 impl ForwardBackend {
-    /// Creates the backend. `host_name` is the sender's name unless the settings have one. The
-    /// connection is opened by the first flush.
-    pub fn new(settings: &settings::ForwardSettings, host_name: &str) -> Self {
+    /// Creates the backend and reads its files. `host_name` is the sender's name unless the
+    /// settings have one. The connection is opened by the first flush.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be used, or TLS cannot be set up.
+    pub fn new(
+        settings: &settings::ForwardSettings,
+        host_name: &str,
+    ) -> Result<Self, EndpointError> {
         let status = BackendStatus::default();
         status.set("flush_time", 0.0);
         status.set("flush_length", 0.0);
@@ -66,21 +78,20 @@ impl ForwardBackend {
             sender.pop();
         }
         // The seed of the standard library's hash tables is random.
-        let incarnation = RandomState::new().build_hasher().finish();
-        Self {
+        let random = RandomState::new().build_hasher().finish();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let started = u64::try_from(since.as_millis()).unwrap_or_default();
+        let incarnation = started << RANDOM_BITS | random >> (u64::BITS - RANDOM_BITS);
+        Ok(Self {
             outbox: Outbox::new(settings.spool_bytes),
-            link: ParentConnection {
-                host: settings.to.host.clone(),
-                port: settings.to.port,
-                connection: None,
-            },
+            link: ParentConnection { access: ParentAccess::new(settings)?, connection: None },
             next: BatchId { sender, incarnation, sequence: 1 },
             status,
-        }
+        })
     }
 
     fn receiver(&self) -> String {
-        format!("{}:{}", self.link.host, self.link.port)
+        format!("{}:{}", self.link.access.host, self.link.access.port)
     }
 
     fn record_flush(&self, start: Instant, bytes: usize) {
@@ -131,18 +142,26 @@ impl MetricBackend for ForwardBackend {
         let start = Instant::now();
         let deadline = start + snapshot.interval.clamp(Duration::from_secs(1), BUDGET_MAX);
         let Self { outbox, link, next, .. } = self;
-        let mut bytes = 0;
-        let delivery = outbox.flush(
+        let (mut bytes, mut too_long) = (0, 0);
+        let mut delivery = outbox.flush(
             start,
             |sink| {
                 for part in snapshot.mergeable.iter() {
                     let bytes = forwarding::encode_batch(next, &part.bytes);
+                    if bytes.len() > BODY_BYTES_MAX {
+                        // Never spooled, where it would replace all other batches.
+                        too_long += part.values;
+                        continue;
+                    }
                     next.sequence += 1;
                     sink(ValueBatch::new(bytes, part.values));
                 }
             },
             |batch| link.send(batch, deadline, &mut bytes),
         );
+        if too_long > 0 {
+            delivery.add(outbox.refuse(too_long, ForwardError::TooLong));
+        }
         self.record_flush(start, bytes);
         delivery.into_result(&self.receiver(), &self.status)
     }
@@ -185,8 +204,7 @@ impl ParentConnection {
                 other => return other.inspect(|()| *bytes += batch.bytes.len()),
             }
         }
-        let mut connection = DeadlineStream::open(&self.host, self.port, deadline)?;
-        connection.set_deadline(deadline);
+        let mut connection = self.access.connect(deadline)?;
         send_frame(&mut connection, HELLO, &forwarding::hello())?;
         self.exchange(connection, batch, deadline)?;
         *bytes += batch.bytes.len();
@@ -196,7 +214,7 @@ impl ParentConnection {
     /// Sends a batch over a connection, which is kept open only after success.
     fn exchange(
         &mut self,
-        mut connection: DeadlineStream,
+        mut connection: ParentStream,
         batch: &ValueBatch,
         deadline: Instant,
     ) -> Result<(), ForwardError> {
@@ -243,12 +261,42 @@ enum ForwardError {
     Refused(String),
     #[error("the parent does not accept batches: {0}")]
     Unavailable(String),
+    #[error("a timer or set is larger than a batch of 64 MiB: lower exact-samples or set-members")]
+    TooLong,
     #[error("a batch or a reply cannot be read")]
     Malformed(#[source] HandoverFormatError),
 }
 
 impl SendError for ForwardError {
     fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_))
+        matches!(self, Self::Refused(_) | Self::TooLong)
     }
+}
+
+#[test]
+fn batch_that_is_too_long_is_lost_and_replaces_no_other() {
+    use super::{
+        outbox::{LOST_VALUES, SPOOL_BATCHES},
+        testing,
+    };
+    use crate::flush::MergeablePart;
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let to = settings::HostAndPort { host: "127.0.0.1".to_owned(), port };
+    let mut backend =
+        ForwardBackend::new(&settings::ForwardSettings::new(to), "x").expect("a backend");
+    let mut snapshot = testing::snapshot_at(testing::TIMESTAMP);
+    let part = |bytes, values| MergeablePart { bytes: vec![0; bytes], values };
+    snapshot.mergeable = [part(10, 1), part(BODY_BYTES_MAX, 2), part(20, 4)].into();
+    let error = backend.flush(&Arc::new(snapshot)).expect_err("lost values");
+    assert!(
+        super::chain(&error).contains("values dropped: 2: a timer or set is larger"),
+        "{error}"
+    );
+    let status = backend.status();
+    assert_eq!(status.get(LOST_VALUES), Some(2.0));
+    assert_eq!(status.get(SPOOL_BATCHES), Some(2.0));
+    assert_eq!(backend.next.sequence, 3);
 }

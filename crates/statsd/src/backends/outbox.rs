@@ -220,6 +220,12 @@ impl Outbox {
         delivery
     }
 
+    /// Counts values that are not even spooled.
+    pub(super) fn refuse<E>(&mut self, values: u64, error: E) -> DeliveryOutcome<E> {
+        self.lost += values;
+        DeliveryOutcome { error: Some(error), lost: values, ..DeliveryOutcome::default() }
+    }
+
     /// Records a failure, starts the retry pause, and trims the spool to its limit.
     pub(super) fn record_failure<E>(&mut self, now: Instant, error: E) -> DeliveryOutcome<E> {
         let doublings = self.failures.min(16);

@@ -82,6 +82,8 @@ pub struct KeyRegistry {
     flushes: u32,
     last_timestamp: Option<i64>,
     overflow_keys: u64,
+    /// Number of exact timer samples that other servers have forwarded in the running interval.
+    forwarded_exact_samples: usize,
     reset_shards: bool,
     scratch: PrefixSums,
 }
@@ -180,6 +182,7 @@ impl KeyRegistry {
             flushes: 0,
             last_timestamp: None,
             overflow_keys: 0,
+            forwarded_exact_samples: 0,
             reset_shards: false,
             scratch: PrefixSums::default(),
         };
@@ -349,6 +352,7 @@ impl KeyRegistry {
         let rules = &self.settings.aggregation;
         let end = IntervalEnd::new(&self.settings, self.flushes);
         self.overflow_keys = 0;
+        self.forwarded_exact_samples = 0;
         let variants = &mut self.variants;
         for counters in [&mut self.counters, &mut variants.counters] {
             counters.retain(|entry| {

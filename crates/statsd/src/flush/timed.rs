@@ -84,8 +84,8 @@ impl TimedMetric {
     /// Reads what [`write_to`](Self::write_to) has written.
     pub(super) fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
         let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
-        let name = MetricName::new(from.text()?);
-        let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+        let name = from.name()?;
+        let sent = from.option(BinaryReader::name)?;
         let sent = sent.unwrap_or_else(|| name.clone());
         Ok(Self { kind, name, sent, time: from.signed()?, value: from.f64()? })
     }
@@ -137,8 +137,8 @@ impl TimedTable {
         let mut table = Self::default();
         for _ in 0..from.count()? {
             let kind = if from.bool()? { TimedType::Gauge } else { TimedType::Counter };
-            let name = MetricName::new(from.text()?);
-            let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+            let name = from.name()?;
+            let sent = from.option(BinaryReader::name)?;
             let key =
                 (kind, sent.unwrap_or_else(|| name.clone()), from.option(BinaryReader::signed)?);
             let entry = TimedEntry { name, value: from.f64()?, stamp: from.stamp()? };

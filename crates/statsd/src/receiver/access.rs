@@ -23,9 +23,11 @@ use crate::settings::ListenSettings;
 /// Maximum size of a token file in bytes.
 const TOKEN_FILE_BYTES_MAX: u64 = 64 << 10;
 /// Maximum length of a token in bytes.
-pub(crate) const TOKEN_BYTES_MAX: usize = 1024;
+const TOKEN_BYTES_MAX: usize = 1024;
 /// The word before the token in a connection's first line.
 pub(crate) const TOKEN_COMMAND: &[u8] = b"auth ";
+/// Maximum length of the line with the token, with its `\r`.
+pub(crate) const TOKEN_LINE_BYTES_MAX: usize = TOKEN_COMMAND.len() + TOKEN_BYTES_MAX + 1;
 
 /// The reason why the files of a listener cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -104,14 +106,22 @@ impl StreamAccess {
     ///
     /// A file cannot be used.
     pub(crate) fn open(listen: &ListenSettings) -> Result<Option<Arc<Self>>, StreamAccessError> {
-        let ListenSettings::Tcp {
+        let (ListenSettings::Tcp {
             tls_certificate,
             tls_key,
             client_ca,
             token_file,
             handshake_timeout: timeout,
             ..
-        } = listen
+        }
+        | ListenSettings::Forward {
+            tls_certificate,
+            tls_key,
+            client_ca,
+            token_file,
+            handshake_timeout: timeout,
+            ..
+        }) = listen
         else {
             return Ok(None);
         };

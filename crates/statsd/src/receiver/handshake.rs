@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustls::ServerConnection;
 
 use super::{
-    access::{AccessSecrets, StreamAccess, TOKEN_BYTES_MAX, TOKEN_COMMAND},
+    access::{AccessSecrets, StreamAccess, TOKEN_LINE_BYTES_MAX},
     passed::InheritedConnection,
     relay::RelayEnd,
     senders::RefusalNotice,
@@ -34,8 +34,6 @@ use super::{
     transport::{LineTransport, receive, send_pending},
 };
 
-/// Maximum length of the line with the token, with its `\r`.
-const TOKEN_LINE_BYTES_MAX: usize = TOKEN_COMMAND.len() + TOKEN_BYTES_MAX + 1;
 /// Pause after an error of epoll.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 

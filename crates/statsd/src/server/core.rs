@@ -96,14 +96,19 @@ impl ServerCore {
     pub(crate) fn merge_batch(
         &self,
         id: &BatchId,
-        batch: ForwardedBatch,
+        mut batch: ForwardedBatch,
         now: SystemTime,
     ) -> Option<bool> {
         // Checked under the registry's lock: the last flush or a takeover includes either all of a
         // batch and its sequence number, or nothing of it.
         let mut registry = self.registry();
-        let is_new = self.forwarded.lock().as_mut()?.record(id, now);
+        let mut forwarded = self.forwarded.lock();
+        let forwarded = forwarded.as_mut()?;
+        let is_new = forwarded.record(id, now);
         if is_new {
+            let gauges = &mut forwarded.gauges;
+            gauges.record(id, now);
+            batch.retain_gauges(|key, is_set| gauges.applies(id, key, is_set, now));
             batch.add_to(&mut registry, now);
         }
         Some(is_new)

@@ -1,30 +1,34 @@
 //! Merges the aggregates that other servers forward: see [`crate::forwarding`].
+//!
+//! The other servers are not trusted: each message has a maximum size and a deadline, before HELLO
+//! only a few bytes are accepted, and the memory of all batches together is limited.
+
+mod connection;
 
 use std::{
-    io,
-    net::TcpStream,
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use howdah_codec::ByteWriter as _;
 use parking_lot::Mutex;
 
+use self::connection::{BatchMemory, ForwardConnection};
 use super::ServerCore;
 use crate::{
     binary::BinaryWriter as _,
     flush::ForwardedBatch,
     forwarding::{
-        self, ACK, BATCH, BODY_BYTES_MAX, ForwardFrame, HELLO, NO, VERSION, receive_frame,
-        send_frame,
+        self, ACK, BATCH, BODY_BYTES_MAX, ForwardFrame, ForwardFrameHeader, HELLO, HELLO_BYTES_MAX,
+        NO, VERSION, receive_frame, send_frame,
     },
     management::{PortListener, StopFlag},
-    receiver::{ForwardListener, SocketCounts},
+    receiver::{ForwardListener, ForwardRules, RefusalNotice, SocketCounts},
 };
 
-/// Interval at which an idle connection checks whether the server stops.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time for receiving a frame once it has begun, and for sending a reply.
+/// Maximum time for a message once it has begun, and for sending a reply.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves the listeners for other servers until the returned values are dropped.
@@ -32,79 +36,135 @@ pub(super) fn serve_all(
     listeners: Vec<ForwardListener>,
     core: &Arc<ServerCore>,
 ) -> io::Result<Vec<PortListener>> {
+    let memory = Arc::new(BatchMemory::default());
     let served = listeners.into_iter().map(|listener| {
-        let ForwardListener { listener, counts, connections_max, senders } = listener;
-        let core = Arc::clone(core);
-        let senders = senders.map(Mutex::new);
+        let ForwardListener { listener, counts, rules } = listener;
+        let connections_max = rules.connections_max;
+        let port = ForwardPort {
+            core: Arc::clone(core),
+            counts,
+            rules: Mutex::new(rules),
+            notice: Mutex::default(),
+            memory: Arc::clone(&memory),
+        };
         PortListener::open("statsd-forward", listener, connections_max, move |stream, stopping| {
-            if let Some(senders) = &senders {
-                let mut senders = senders.lock();
-                let peer = stream.peer_addr().ok();
-                if !senders.permits(peer.map(|peer| peer.ip())) {
-                    senders.report(&counts);
-                    return;
-                }
-            }
-            if let Err(error) = serve(stream, &core, &counts, stopping) {
-                tracing::warn!(socket = counts.name(), %error, "a forwarding server failed");
-            }
+            port.serve(stream, stopping);
         })
     });
     served.collect()
 }
 
-/// Merges the batches of one connection until it is closed or the server stops.
-fn serve(
-    mut stream: TcpStream,
-    core: &ServerCore,
-    counts: &SocketCounts,
-    stopping: &StopFlag,
-) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(FRAME_TIMEOUT))?;
-    let mut is_greeted = false;
-    while wait_for_frame(&stream, stopping)? {
-        stream.set_read_timeout(Some(FRAME_TIMEOUT))?;
-        let Some(frame) = receive_frame(&mut stream, BODY_BYTES_MAX)? else { return Ok(()) };
-        match frame {
-            ForwardFrame { kind: HELLO, body } if body == forwarding::hello() => is_greeted = true,
-            ForwardFrame { kind: BATCH, body } if is_greeted => {
-                let bytes = body.len() as u64;
-                let (kind, reply) = merge(core, &body);
-                if kind == ACK {
-                    counts.add_shared(1, bytes);
-                } else {
-                    counts.discard(1);
-                }
-                send_frame(&mut stream, kind, &reply)?;
-            }
-            _ => {
-                let why = format!("this server has version {VERSION} of the protocol");
-                send_frame(&mut stream, NO, &refusal(false, &why))?;
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected message"));
-            }
-        }
-    }
-    Ok(())
+/// A listener for other servers.
+struct ForwardPort {
+    core: Arc<ServerCore>,
+    counts: Arc<SocketCounts>,
+    rules: Mutex<ForwardRules>,
+    notice: Mutex<RefusalNotice>,
+    memory: Arc<BatchMemory>,
 }
 
-/// Waits until bytes can be read. Returns false if the connection is closed or the server stops.
-fn wait_for_frame(stream: &TcpStream, stopping: &StopFlag) -> io::Result<bool> {
-    stream.set_read_timeout(Some(STOP_CHECK_INTERVAL))?;
-    loop {
-        match stream.peek(&mut [0]) {
-            Ok(bytes) => return Ok(bytes > 0 && !stopping.is_set()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
-            {
-                if stopping.is_set() {
-                    return Ok(false);
-                }
-            }
-            Err(error) => return Err(error),
+impl ForwardPort {
+    /// Merges the batches of one connection until it is closed or the server stops.
+    fn serve(&self, stream: TcpStream, stopping: &StopFlag) {
+        let peer = stream.peer_addr().ok();
+        if let Some(senders) = &mut self.rules.lock().senders
+            && !senders.permits(peer.map(|peer| peer.ip()))
+        {
+            senders.report(&self.counts);
+            return;
+        }
+        let mut connection = match self.admit(stream) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return,
+            Err(error) => return self.refuse(peer, &error),
+        };
+        if let Err(error) = self.receive_batches(&mut connection, stopping) {
+            let socket = self.counts.name();
+            tracing::warn!(socket, peer = peer.map(tracing::field::display), %error, "a forwarding server failed");
         }
     }
+
+    /// Completes TLS, and receives the token and HELLO. Returns `None` if the other server closes
+    /// the connection instead.
+    fn admit(&self, stream: TcpStream) -> io::Result<Option<ForwardConnection>> {
+        let (access, timeout) = {
+            let rules = self.rules.lock();
+            (rules.access.clone(), rules.handshake_timeout)
+        };
+        let secrets = access.map(|access| access.secrets());
+        let tls = secrets.as_ref().and_then(|secrets| secrets.tls.as_ref());
+        let deadline = Instant::now() + timeout;
+        let mut connection = ForwardConnection::new(stream, tls, deadline)?;
+        if let Some(secrets) = secrets.filter(|secrets| secrets.needs_token()) {
+            let Some(line) = connection.receive_token()? else { return Ok(None) };
+            if !secrets.accepts(&line) {
+                let why = "the first line is not `auth TOKEN` with a valid token";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+        }
+        let frame = receive_frame(&mut connection, HELLO_BYTES_MAX)?;
+        let Some(ForwardFrame { kind, body }) = frame else { return Ok(None) };
+        if kind == HELLO && body == forwarding::hello() {
+            return Ok(Some(connection));
+        }
+        Err(refuse_version(&mut connection))
+    }
+
+    /// Counts a connection that is not admitted, and logs it from time to time.
+    fn refuse(&self, peer: Option<SocketAddr>, error: &io::Error) {
+        self.counts.fail_handshake();
+        if let Some(failed) = self.notice.lock().record(1, Instant::now()) {
+            let example = peer.map(|peer| peer.ip().to_canonical().to_string());
+            let socket = self.counts.name();
+            tracing::warn!(socket, failed, example, %error, "forwarding servers were not admitted");
+        }
+    }
+
+    fn receive_batches(
+        &self,
+        connection: &mut ForwardConnection,
+        stopping: &StopFlag,
+    ) -> io::Result<()> {
+        let idle_timeout = self.rules.lock().idle_timeout;
+        loop {
+            let idle = (!idle_timeout.is_zero()).then(|| Instant::now() + idle_timeout);
+            let Some(first) = connection.wait_for_message(idle, stopping)? else { return Ok(()) };
+            let deadline = Instant::now() + FRAME_TIMEOUT;
+            connection.set_deadline(deadline);
+            let header = ForwardFrameHeader::receive(&mut (&[first][..]).chain(&mut *connection))?;
+            let Some(header) = header else { return Ok(()) };
+            if header.kind != BATCH {
+                header.receive_body(connection, HELLO_BYTES_MAX)?;
+                return Err(refuse_version(connection));
+            }
+            let reserved =
+                self.memory.reserve(header.body_bytes().min(BODY_BYTES_MAX), deadline)?;
+            connection.set_deadline(Instant::now() + FRAME_TIMEOUT);
+            let body = header.receive_body(connection, BODY_BYTES_MAX)?;
+            let (kind, reply) = {
+                let _one_at_a_time = self.memory.decoding.lock();
+                merge(&self.core, &body)
+            };
+            let bytes = body.len() as u64;
+            drop((body, reserved));
+            if kind == ACK {
+                self.counts.add_shared(1, bytes);
+            } else {
+                self.counts.discard(1);
+            }
+            connection.set_deadline(Instant::now() + FRAME_TIMEOUT);
+            send_frame(connection, kind, &reply)?;
+            connection.flush()?;
+        }
+    }
+}
+
+/// Replies that a message does not belong to this version of the protocol, and returns the error.
+fn refuse_version(connection: &mut ForwardConnection) -> io::Error {
+    let why = format!("this server has version {VERSION} of the protocol");
+    let sent = send_frame(connection, NO, &refusal(false, &why)).and_then(|()| connection.flush());
+    let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "unexpected message");
+    sent.err().unwrap_or_else(unexpected)
 }
 
 /// Merges a batch, and returns the reply.

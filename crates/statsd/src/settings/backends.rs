@@ -46,9 +46,49 @@ pub struct ForwardSettings {
     /// Name of this server at the parent. Default: the host's name.
     #[serde(default)]
     pub sender: Option<String>,
+    /// Use TLS, and verify the parent's certificate and name.
+    #[serde(default)]
+    pub tls: bool,
+    /// File with root certificates. Default: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// File with the certificate chain of this server, if the parent demands one.
+    pub tls_certificate: Option<PathBuf>,
+    /// File with the certificate's private key.
+    pub tls_key: Option<PathBuf>,
+    /// File that contains the token that the parent demands.
+    pub token_file: Option<PathBuf>,
     /// Maximum bytes spooled until the parent has acknowledged them.
     #[serde(default = "spool")]
     pub spool_bytes: usize,
+}
+
+impl ForwardSettings {
+    /// Creates settings for a parent, with defaults for the rest.
+    pub fn new(to: HostAndPort) -> Self {
+        Self {
+            to,
+            sender: None,
+            tls: false,
+            ca_file: None,
+            tls_certificate: None,
+            tls_key: None,
+            token_file: None,
+            spool_bytes: spool(),
+        }
+    }
+
+    /// Returns the rule that the settings violate, if any.
+    pub(super) fn violation(&self) -> Option<&'static str> {
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            Some("tls-certificate and tls-key must be set together")
+        } else if self.tls_certificate.is_some() && !self.tls {
+            Some("tls-certificate has no effect without tls = true")
+        } else if self.ca_file.is_some() && !self.tls {
+            Some("ca-file has no effect without tls = true")
+        } else {
+            None
+        }
+    }
 }
 
 /// A host name or address with a port: `host:port`, `[::1]:8128`.

@@ -113,8 +113,10 @@ impl StatsdSettings {
         let exec = exec.filter_map(|exec| Some(("backends.exec", exec.violation()?)));
         let kafka = self.backends.kafka.iter();
         let kafka = kafka.filter_map(|kafka| Some(("backends.kafka", kafka.violation()?)));
+        let forward = self.backends.forward.iter();
+        let forward = forward.filter_map(|one| Some(("backends.forward", one.violation()?)));
         let violated = violated.map(|(_, key, text)| (key, text));
-        let violated = violated.chain(tls).chain(exec).chain(kafka);
+        let violated = violated.chain(tls).chain(exec).chain(kafka).chain(forward);
         violated.map(|(key, text)| locations.diagnostic(key, text))
     }
 }

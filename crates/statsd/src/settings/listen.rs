@@ -86,6 +86,32 @@ pub enum ListenSettings {
             skip_serializing_if = "Vec::is_empty"
         )]
         allow: Vec<SenderNetwork>,
+        /// File with the certificate chain; turns TLS on.
+        #[serde(default, rename = "tls-certificate")]
+        tls_certificate: Option<PathBuf>,
+        /// File with the certificate's private key.
+        #[serde(default, rename = "tls-key")]
+        tls_key: Option<PathBuf>,
+        /// File with authorities: servers need a certificate that one of them signed.
+        #[serde(default, rename = "client-ca")]
+        client_ca: Option<PathBuf>,
+        /// File with tokens, one on each line: servers must send one of them.
+        #[serde(default, rename = "token-file")]
+        token_file: Option<PathBuf>,
+        /// Maximum time for the TLS handshake, the token and the first message.
+        #[serde(
+            default = "handshake",
+            rename = "handshake-timeout",
+            with = "howdah_settings::milliseconds"
+        )]
+        handshake_timeout: Duration,
+        /// Connections without a batch for this long are closed; never if zero.
+        #[serde(
+            default = "forward_idle",
+            rename = "idle-timeout",
+            with = "howdah_settings::milliseconds"
+        )]
+        idle_timeout: Duration,
     },
     /// Datagrams on a unix socket; senders block while it is full.
     Unixgram {
@@ -137,6 +163,21 @@ impl ListenSettings {
         }
     }
 
+    /// Creates settings for aggregates of other servers at an address, with defaults for the rest.
+    pub fn forward(address: SocketAddr) -> Self {
+        Self::Forward {
+            address,
+            connections: connections(),
+            allow: Vec::new(),
+            tls_certificate: None,
+            tls_key: None,
+            client_ca: None,
+            token_file: None,
+            handshake_timeout: handshake(),
+            idle_timeout: forward_idle(),
+        }
+    }
+
     /// Creates settings for a unix datagram socket, with defaults for the rest.
     pub fn unixgram(path: PathBuf, mode: Option<u32>) -> Self {
         Self::Unixgram { path, mode, owner: None, buffer_bytes: buffer() }
@@ -155,9 +196,18 @@ impl ListenSettings {
 
     /// Returns the rule that the listener's TLS settings violate, if any.
     pub(super) fn tls_violation(&self) -> Option<&'static str> {
-        let Self::Tcp {
+        let is_forward = matches!(self, Self::Forward { .. });
+        let (Self::Tcp {
             tls_certificate, tls_key, client_ca, token_file, handshake_timeout, ..
-        } = self
+        }
+        | Self::Forward {
+            tls_certificate,
+            tls_key,
+            client_ca,
+            token_file,
+            handshake_timeout,
+            ..
+        }) = self
         else {
             return None;
         };
@@ -167,7 +217,10 @@ impl ListenSettings {
             (false, false) if client_ca.is_some() => {
                 Some("client-ca needs tls-certificate and tls-key")
             }
-            (is_tls, _) if handshake_timeout.is_zero() && (is_tls || token_file.is_some()) => {
+            (is_tls, _)
+                if handshake_timeout.is_zero()
+                    && (is_tls || token_file.is_some() || is_forward) =>
+            {
                 Some("handshake-timeout must be at least a millisecond")
             }
             _ => None,
@@ -199,6 +252,11 @@ fn connections() -> usize {
 
 fn handshake() -> Duration {
     Duration::from_secs(10)
+}
+
+/// Servers that forward open a new connection if theirs was closed.
+fn forward_idle() -> Duration {
+    Duration::from_secs(300)
 }
 
 #[test]
@@ -234,6 +292,16 @@ fn access_settings_of_listener_are_read() {
         violation("token-file = 'a'\nhandshake-timeout = 0"),
         Some("handshake-timeout must be at least a millisecond")
     );
+    let text = "type = 'forward'\naddress = '127.0.0.1:0'";
+    let read: ListenSettings = toml::from_str(text).expect("settings");
+    assert_eq!(read, ListenSettings::forward("127.0.0.1:0".parse().expect("an address")));
+    for (key, expected) in [
+        ("tls-certificate = 'a'", "tls-certificate needs tls-key"),
+        ("handshake-timeout = 0", "handshake-timeout must be at least a millisecond"),
+    ] {
+        let read: ListenSettings = toml::from_str(&format!("{text}\n{key}")).expect("settings");
+        assert_eq!(read.tls_violation(), Some(expected));
+    }
     let error = |text: &str| toml::from_str::<ListenSettings>(text).expect_err("an error");
     let empty = error("type = 'udp'\nallow = []").to_string();
     assert!(empty.contains("allow is empty: list networks, or remove it"), "{empty}");

@@ -57,13 +57,16 @@ use crate::{
     sketch::Sketch,
 };
 
+/// Memory that the allocator needs for bytes of variable length, in addition to them.
+const ALLOCATION_BYTES: usize = 16;
+
 /// Returns the registry, after collecting everything that shards have aggregated.
 pub(crate) fn export_registry(registry: &mut KeyRegistry, now: SystemTime) -> Vec<u8> {
     registry.collect(now);
     let mut out = Vec::new();
     out.write_varint(registry.flushes.into());
     out.write_option(registry.last_timestamp, howdah_codec::ByteWriter::write_signed);
-    out.write_varint(registry.overflow_keys);
+    out.write_total(registry.overflow_keys);
     write_totals(&mut out, &registry.totals);
     out.write_count(registry.recent.len());
     for (time, recent) in &registry.recent {
@@ -473,8 +476,9 @@ fn read_cells<C: HandedOver>(
     cells: &mut CellTable<C>,
 ) -> Result<Vec<ImportedKey>, HandoverFormatError> {
     from.list(|from| {
-        let key = MetricName::new(from.text()?);
-        let sent = from.option(|from| Ok(MetricName::new(from.text()?)))?;
+        let key = from.name()?;
+        let sent = from.option(BinaryReader::name)?;
+        from.charge(size_of::<C>())?;
         cells.push(C::read_from(from)?);
         let sent = sent.unwrap_or_else(|| key.clone());
         Ok(Some(KeyPair { key, sent }))
@@ -514,7 +518,7 @@ impl HandedOver for CounterState {
     fn write_to(&self, out: &mut Vec<u8>) {
         out.write_f64(self.value);
         out.write_f64(self.total);
-        out.write_varint(self.since_ms);
+        out.write_total(self.since_ms);
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
@@ -530,7 +534,7 @@ impl HandedOver for TimerState {
         out.write_option(self.cumulative.as_ref(), |out, sketch| sketch.write_to(out));
         out.write_f64(self.count_total);
         out.write_f64(self.sum_total);
-        out.write_varint(self.since_ms);
+        out.write_total(self.since_ms);
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
@@ -569,7 +573,7 @@ impl HandedOver for GaugeState {
 impl HandedOver for SetState {
     fn write_to(&self, out: &mut Vec<u8>) {
         write_members(out, &self.members, self.estimate.as_deref());
-        out.write_varint(self.refused);
+        out.write_total(self.refused);
     }
 
     fn read_from(from: &mut BinaryReader<'_>) -> Result<Self, HandoverFormatError> {
@@ -630,7 +634,7 @@ impl HandedOver for GaugeCell {
 impl HandedOver for SetCell {
     fn write_to(&self, out: &mut Vec<u8>) {
         write_members(out, &self.members, self.estimate.as_deref());
-        out.write_varint(self.refused);
+        out.write_total(self.refused);
         out.write_varint(self.hits.into());
     }
 
@@ -664,7 +668,7 @@ fn write_samples(out: &mut Vec<u8>, samples: &[f64], sketched: Option<&Sketched>
         }
         Some(sketched) => {
             sketched.sketch.write_to(out);
-            out.write_varint(sketched.samples);
+            out.write_total(sketched.samples);
             out.write_f64(sketched.sum);
             out.write_f64(sketched.sum_squares);
             out.write_option(sketched.range, |out, (lower, upper)| {
@@ -682,6 +686,7 @@ fn read_samples(from: &mut BinaryReader<'_>) -> Result<ReadSamples, HandoverForm
     if !from.bool()? {
         return Ok((from.list(BinaryReader::f64)?, None));
     }
+    from.charge(size_of::<Sketched>())?;
     let sketched = Sketched {
         sketch: Sketch::read_from(from)?,
         samples: from.total()?,
@@ -707,10 +712,19 @@ fn write_members(out: &mut Vec<u8>, members: &MemberSet, estimate: Option<&Hyper
 }
 
 fn read_members(from: &mut BinaryReader<'_>) -> Result<SetContent, HandoverFormatError> {
-    let members = from.list(|from| Ok(from.bytes()?.into()))?.into_iter().collect();
+    let member = |from: &mut BinaryReader<'_>| {
+        let member = from.bytes()?;
+        // Once in the list, and once in the table, of which an eighth to half is empty.
+        from.charge(member.len() + ALLOCATION_BYTES + 2 * size_of::<Box<[u8]>>())?;
+        Ok(member.into())
+    };
+    let members = from.list(member)?.into_iter().collect();
     let estimate = from.option(|from| {
         let estimate = HyperLogLog::from_bytes(from.bytes()?);
-        estimate.ok_or(HandoverFormatError::Invalid("the estimate of a set is invalid"))
+        let estimate =
+            estimate.ok_or(HandoverFormatError::Invalid("the estimate of a set is invalid"))?;
+        from.charge(size_of::<HyperLogLog>() + estimate.heap_bytes())?;
+        Ok(estimate)
     })?;
     match (members, estimate) {
         (members, Some(_)) if !MemberSet::is_empty(&members) => {
@@ -729,7 +743,7 @@ fn write_timed(out: &mut Vec<u8>, timed: &TimedValues) {
         out.write_bytes(tags);
         out.write_f64(value);
         out.write_varint(stamp);
-        out.write_varint(hits);
+        out.write_total(hits);
     }
 }
 
@@ -739,7 +753,7 @@ fn read_timed(
 ) -> Result<(), HandoverFormatError> {
     for _ in 0..from.count()? {
         let kind = if from.bool()? { MetricType::Gauge } else { MetricType::Counter };
-        timed.restore(TimedSample {
+        let sample = TimedSample {
             kind,
             time: from.option(BinaryReader::signed)?,
             name: from.bytes()?,
@@ -747,7 +761,9 @@ fn read_timed(
             value: from.f64()?,
             stamp: from.stamp()?,
             hits: from.total()?,
-        });
+        };
+        from.charge(2 * size_of::<TimedSample<'_>>() + sample.name.len() + sample.tags.len())?;
+        timed.restore(sample);
     }
     Ok(())
 }
@@ -764,7 +780,7 @@ pub(super) fn write_interval_counts(out: &mut Vec<u8>, interval: &ShardInterval)
         interval.overflow_samples,
         interval.overflow_keys,
     ] {
-        out.write_varint(count);
+        out.write_total(count);
     }
     write_rejects(out, &interval.rejects);
 }
@@ -802,7 +818,7 @@ fn write_totals(out: &mut Vec<u8>, totals: &ReceiveTotals) {
         totals.timestamps,
         totals.overflow_samples,
     ] {
-        out.write_varint(count);
+        out.write_total(count);
     }
     write_rejects(out, &totals.rejects);
     out.write_option(totals.last_packet, Vec::write_time);
@@ -835,7 +851,7 @@ fn write_rejects(out: &mut Vec<u8>, rejects: &Rejects) {
     out.write_count(used().count());
     for (reason, count) in used() {
         out.write_text(reason.as_str());
-        out.write_varint(*count);
+        out.write_total(*count);
     }
     out.write_count(rejects.recent.len());
     rejects.recent.iter().for_each(|line| write_rejected(out, line));
@@ -864,6 +880,7 @@ fn write_rejected(out: &mut Vec<u8>, rejected: &RejectedLine) {
 /// Reads a rejected line; `None` if its reason is not known in this version.
 fn read_rejected(from: &mut BinaryReader<'_>) -> Result<Option<RejectedLine>, HandoverFormatError> {
     let (reason, line) = (find_reason(from.text()?), from.text()?);
+    from.charge(2 * size_of::<RejectedLine>() + line.len())?;
     Ok(reason.map(|reason| RejectedLine { reason, line: line.to_owned() }))
 }
 

@@ -215,8 +215,8 @@ impl KeyRules {
             out.write_text(&tally.id);
             out.write_text(definitions.get(&*tally.id).map_or("", String::as_str));
             out.write_time(tally.since);
-            out.write_varint(tally.dropped);
-            out.write_varint(tally.changed);
+            out.write_total(tally.dropped);
+            out.write_total(tally.changed);
             write_examples(out, &tally.examples);
         }
         let prefixes = self.prefixes.tallies();
@@ -224,7 +224,7 @@ impl KeyRules {
         for tally in prefixes {
             out.write_text(&tally.prefix);
             out.write_time(tally.since);
-            out.write_varint(tally.cut_samples);
+            out.write_total(tally.cut_samples);
             write_examples(out, &tally.examples);
         }
         let reached = self.prefixes.reached();

@@ -7,6 +7,9 @@
 //! The interval is that of [`super::handover`], without counts of packets. Values with timestamps,
 //! and those of key-value lines, which get the time of the flush, are those of
 //! [`TimedMetric::write_to`]; messages are lines as they were received.
+//!
+//! The reader does not trust the other server: a part may take only so much memory, and its numbers
+//! must be so small that no sum of many parts is infinite.
 
 use std::{collections::HashSet, mem, time::SystemTime};
 
@@ -23,8 +26,8 @@ use super::{
 use crate::{
     MetricName,
     aggregate::{
-        CounterCell, GaugeCell, KINDS, MessageBuffer, MetricType, SetCell, ShardInterval, Sketched,
-        TimerCell,
+        CellTable, CounterCell, GaugeCell, KINDS, MessageBuffer, MetricType, Rejects, SetCell,
+        ShardInterval, Sketched, TimerCell, WeightTotals,
     },
     binary::{BinaryReader, BinaryWriter as _, HandoverFormatError},
     flush::{
@@ -32,8 +35,8 @@ use crate::{
         names::{KeyConversion, KeyPair},
         table::MetricTable,
     },
-    grammar::{BadLine, RejectReason},
-    settings::{SetOverflow, StatsdLimits},
+    grammar::{ADDEND_MAX, BadLine, RejectReason},
+    settings::StatsdLimits,
 };
 
 /// A part of an interval in the form that another server can merge.
@@ -54,18 +57,36 @@ pub(crate) struct ForwardedBatch {
 }
 
 impl ForwardedBatch {
+    /// Maximum memory of a batch, in bytes. One of common metrics takes about 50 MiB.
+    pub(crate) const MEMORY_MAX: usize = 256 << 20;
+
     /// Reads a part.
     ///
     /// # Errors
     ///
-    /// The bytes are not those of a [`MergeablePart`].
+    /// The bytes are not those of a [`MergeablePart`], or the part would take more than
+    /// [`MEMORY_MAX`](Self::MEMORY_MAX).
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, HandoverFormatError> {
-        let mut from = BinaryReader::new(bytes);
+        let mut from = BinaryReader::with_memory(bytes, Self::MEMORY_MAX);
         let intervals = ImportedIntervals::read_from(&mut from)?;
+        if !matches!(&intervals.0[..], [one] if has_only_cells(&one.interval)) {
+            let invalid = "a batch must have one interval, without counts of packets";
+            return Err(HandoverFormatError::Invalid(invalid));
+        }
         let timed = from.list(TimedMetric::read_from)?;
         let messages = read_messages_list(&mut from)?;
         from.finish()?;
         Ok(Self { intervals, timed, messages })
+    }
+
+    /// Removes the gauges that `retain` returns false for. It gets the key, and whether there is an
+    /// absolute value.
+    pub(crate) fn retain_gauges(&mut self, mut retain: impl FnMut(&str, bool) -> bool) {
+        for ImportedInterval { interval, keys: [_, _, gauges, _] } in &mut self.intervals.0 {
+            for ((_, cell), keys) in interval.gauges.iter().zip(gauges) {
+                keys.take_if(|keys| !retain(keys.sent.key(), cell.set.is_some()));
+            }
+        }
     }
 
     /// Adds the batch to a registry. The limits of the other server may be higher than those of
@@ -75,7 +96,8 @@ impl ForwardedBatch {
         let Self { mut intervals, timed, mut messages } = self;
         let stamp = registry.stamps.next();
         for ImportedInterval { interval, keys } in &mut intervals.0 {
-            limit_cells(interval, &registry.settings.limits, stamp);
+            reject_large(interval, keys);
+            limit_cells(registry, interval, stamp);
             apply_rules(registry, interval, keys, now);
             if !registry.needs.names_as_sent {
                 let keys = keys.iter_mut().flatten().flatten();
@@ -88,10 +110,11 @@ impl ForwardedBatch {
                 overflow_samples: 0,
             };
             let [counters, timers, gauges, sets] = keys;
-            limiter.limit(counters, &registry.counters);
-            limiter.limit(timers, &registry.timers);
-            limiter.limit(gauges, &registry.gauges);
-            limiter.limit(sets, &registry.sets);
+            let variants = &registry.variants;
+            limiter.limit(counters, &registry.counters, &variants.counters);
+            limiter.limit(timers, &registry.timers, &variants.timers);
+            limiter.limit(gauges, &registry.gauges, &variants.gauges);
+            limiter.limit(sets, &registry.sets, &variants.sets);
             interval.overflow_samples = limiter.overflow_samples;
         }
         let mut rejected = ShardInterval::default();
@@ -111,8 +134,10 @@ impl ForwardedBatch {
             }
             let line = keys.key.key().to_owned();
             let input = &mut registry.unaggregated;
-            let reason = if line.len() > limits.key_bytes {
+            let reason = if line.len().max(keys.sent.key().len()) > limits.key_bytes {
                 RejectReason::KeyTooLong
+            } else if kind == TimedType::Counter && value.abs() > SUM_MAX {
+                RejectReason::TooLarge
             } else if !input.add_timed(kind, keys, Some(time), (value, stamp), limits.keys) {
                 RejectReason::TooManyTimestamps
             } else {
@@ -166,38 +191,110 @@ fn apply_rules(
     }
 }
 
+/// Maximum number of samples of a cell: far more than a server receives in an interval, and many
+/// such numbers can be added.
+const SAMPLES_MAX: u64 = 1 << 40;
+/// Maximum of sums and weights: the sum of so many values.
+const SUM_MAX: f64 = ADDEND_MAX * SAMPLES_MAX as f64;
+/// Maximum of a sum of squares.
+const SQUARES_MAX: f64 = ADDEND_MAX * SUM_MAX;
+
+/// Whether an interval has neither counts nor other content that another server does not send.
+fn has_only_cells(interval: &ShardInterval) -> bool {
+    let ShardInterval { packets, bytes, lines, samples, events, checks, timestamps, .. } = interval;
+    let ShardInterval { overflow_samples, overflow_keys, rejects, timed, messages, .. } = interval;
+    let counts = [packets, bytes, lines, samples, events, checks, timestamps];
+    counts.into_iter().chain([overflow_samples, overflow_keys]).all(|count| *count == 0)
+        && *rejects == Rejects::default()
+        && timed.iter().next().is_none()
+        && messages.dropped == 0
+        && messages.iter().next().is_none()
+}
+
+/// A cell that was received from another server.
+trait ReceivedCell {
+    /// Whether the numbers are so small that those of many servers can be added.
+    fn is_bounded(&self) -> bool;
+}
+
+impl ReceivedCell for CounterCell {
+    fn is_bounded(&self) -> bool {
+        self.sum.abs() <= SUM_MAX
+    }
+}
+
+impl ReceivedCell for TimerCell {
+    fn is_bounded(&self) -> bool {
+        let WeightTotals { count, excess } = self.weights.totals(0);
+        let is_sketch_bounded = |sketched: &Sketched| {
+            let Sketched { sketch, samples, sum, sum_squares, range } = sketched;
+            sketch.is_bounded(SUM_MAX)
+                && *samples <= SAMPLES_MAX
+                && sum.abs() <= SUM_MAX
+                && (0.0..=SQUARES_MAX).contains(sum_squares)
+                && range.is_none_or(|(lower, upper)| lower >= -ADDEND_MAX && upper <= ADDEND_MAX)
+        };
+        (0.0..=SUM_MAX).contains(&count)
+            && excess.abs() <= SUM_MAX
+            && self.samples.iter().all(|value| value.abs() <= ADDEND_MAX)
+            && self.sketched.as_deref().is_none_or(is_sketch_bounded)
+    }
+}
+
+impl ReceivedCell for GaugeCell {
+    fn is_bounded(&self) -> bool {
+        self.changes.iter().all(|(_, by)| by.abs() <= SUM_MAX)
+    }
+}
+
+impl ReceivedCell for SetCell {
+    fn is_bounded(&self) -> bool {
+        self.refused <= SAMPLES_MAX
+    }
+}
+
+/// Rejects the cells whose numbers are too large.
+fn reject_large(interval: &mut ShardInterval, keys: &mut [Vec<ImportedKey>; KINDS]) {
+    fn reject<C: ReceivedCell>(
+        cells: &CellTable<C>,
+        keys: &mut [ImportedKey],
+        rejects: &mut Rejects,
+    ) {
+        for ((_, cell), keys) in cells.iter().zip(keys) {
+            if !cell.is_bounded()
+                && let Some(KeyPair { key, .. }) = keys.take()
+            {
+                let line = key.key().as_bytes();
+                rejects.add_many(1, BadLine { line, reason: RejectReason::TooLarge });
+            }
+        }
+    }
+    let [counters, timers, gauges, sets] = keys;
+    let rejects = &mut interval.rejects;
+    reject(&interval.counters, counters, rejects);
+    reject(&interval.timers, timers, rejects);
+    reject(&interval.gauges, gauges, rejects);
+    reject(&interval.sets, sets, rejects);
+}
+
 /// Applies the limits of this server to cells, and gives gauge values a stamp of this server.
-fn limit_cells(interval: &mut ShardInterval, limits: &StatsdLimits, stamp: u64) {
+fn limit_cells(registry: &mut KeyRegistry, interval: &mut ShardInterval, stamp: u64) {
+    let KeyRegistry { settings, forwarded_exact_samples: exact, .. } = registry;
+    let limits = &settings.limits;
     for timer in interval.timers.iter_pushed_mut() {
-        if timer.samples.len() > limits.exact_samples {
+        let room = limits.exact_samples_total.saturating_sub(*exact);
+        if timer.samples.len() > limits.exact_samples.min(room) {
             let mut sketched = Box::<Sketched>::default();
             timer.samples.drain(..).for_each(|value| sketched.add(value, timer.unit));
+            timer.samples.shrink_to_fit();
             timer.sketched = Some(sketched);
         }
+        *exact += timer.samples.len();
     }
     for gauge in interval.gauges.iter_pushed_mut() {
         gauge.set.iter_mut().chain(&mut gauge.changes).for_each(|(at, _)| *at = stamp);
     }
-    for set in interval.sets.iter_pushed_mut() {
-        let (mut left, members_max) = (set.members.len(), limits.set_members);
-        if left <= members_max {
-            continue;
-        }
-        match limits.set_overflow {
-            SetOverflow::Estimate => {
-                let estimate = set.estimate.get_or_insert_default();
-                set.members.drain().for_each(|member| estimate.add(&member));
-            }
-            SetOverflow::Refuse => {
-                set.refused += (left - members_max) as u64;
-                set.members.retain(|_| {
-                    let is_over = left > members_max;
-                    left -= usize::from(is_over);
-                    !is_over
-                });
-            }
-        }
-    }
+    interval.sets.iter_pushed_mut().for_each(|set| set.limit(limits));
 }
 
 /// Moves keys beyond the limits to the overflow key.
@@ -208,18 +305,40 @@ struct KeyLimiter<'l> {
 }
 
 impl KeyLimiter<'_> {
-    fn limit<S: Default>(&mut self, keys: &mut [ImportedKey], table: &MetricTable<S>) {
-        let mut room = self.limits.keys.saturating_sub(table.len());
+    fn limit<S: Default>(
+        &mut self,
+        keys: &mut [ImportedKey],
+        table: &MetricTable<S>,
+        variants: &MetricTable<S>,
+    ) {
+        let Self { limits, overflow, overflow_samples } = self;
+        let room = limits.keys.saturating_sub(table.len());
+        let variants_room = limits.keys.saturating_sub(variants.len());
+        // Several cells may have the same key.
+        let (mut new_keys, mut new_variants) = (HashSet::new(), HashSet::new());
         for KeyPair { key, sent } in keys.iter_mut().flatten() {
-            if table.find(key.key()).is_some() {
+            if table.find(key.key()).is_none() && !new_keys.contains(key) {
+                if new_keys.len() >= room || key.key().len() > limits.key_bytes {
+                    (*key, *sent) = (overflow.clone(), overflow.clone());
+                    *overflow_samples += 1;
+                    continue;
+                }
+                new_keys.insert(key.clone());
+            }
+            let is_new = |name: &MetricName| {
+                variants.find(name.key()).is_none() && !new_variants.contains(name)
+            };
+            if sent == key || !is_new(sent) {
                 continue;
             }
-            if room > 0 && key.key().len() <= self.limits.key_bytes {
-                room -= 1;
-                continue;
+            // The first other spelling of a key adds that of the key itself, too.
+            let added = [&*key, &*sent].map(|name| is_new(name).then(|| name.clone()));
+            let count = added.iter().flatten().count();
+            if new_variants.len() + count > variants_room || sent.key().len() > limits.key_bytes {
+                sent.clone_from(key);
+            } else {
+                new_variants.extend(added.into_iter().flatten());
             }
-            (*key, *sent) = (self.overflow.clone(), self.overflow.clone());
-            self.overflow_samples += 1;
         }
     }
 }
@@ -388,9 +507,9 @@ mod tests {
     use super::*;
     use crate::{
         backends::SnapshotRequirements,
-        flush::{FlushSnapshot, FlushTime, TimerMetric},
+        flush::{FlushSnapshot, FlushTime, TimerMetric, registry::handover},
         ledger::LossAccount,
-        settings::{ExtraTypes, StatsdSettings},
+        settings::{ExtraTypes, SetOverflow, StatsdSettings},
     };
 
     const PACKETS: [&str; 3] = [
@@ -525,6 +644,68 @@ mod tests {
             let summary = snapshot.timers[0].summary.clone().unwrap();
             assert_eq!((summary.samples, summary.sum), (5, 15.0));
         }
+    }
+
+    #[test]
+    fn spellings_samples_and_members_are_limited() {
+        let mut settings = settings();
+        settings.limits = StatsdLimits {
+            keys: 10,
+            key_bytes: 20,
+            member_bytes: 40,
+            exact_samples: 1000,
+            exact_samples_total: 5,
+            ..StatsdLimits::default()
+        };
+        let needs = SnapshotRequirements { names_as_sent: true, ..registry().needs };
+        let mut parent = KeyRegistry::new(&settings, needs, time(0));
+        let mut child = registry();
+        let name = |number: u32| format!("{}a", "é".repeat(number as usize));
+        for spelling in 0..50 {
+            receive(&mut child, &[&format!("{}:1|c\n{}:1|kv", name(spelling), name(spelling))]);
+        }
+        let member = "m".repeat(100);
+        receive(&mut child, &["t:1:2|ms\nu:1:2|ms\nv:1:2|ms", &format!("s:{member}|s")]);
+        for _ in 0..2 {
+            receive(&mut child, &["a:0|c\nt:1|ms"]);
+            forward(&mut child, &mut parent, 10_000);
+        }
+        assert!(parent.variants.counters.len() <= 10, "{}", parent.variants.counters.len());
+        let sketched = parent.timers.iter().filter(|timer| timer.state.sketched.is_some());
+        assert_eq!(sketched.count(), 2, "{:?}", parent.timers);
+        let snapshot = flush(&mut parent, 10_000);
+        let a = snapshot.counters.iter().find(|counter| counter.name.key() == "a").unwrap();
+        assert_eq!(a.value, 50.0, "no increment is lost");
+        let spelt = snapshot.variants.counters.iter().map(|counter| counter.value);
+        assert_eq!(spelt.sum::<f64>(), 50.0);
+        assert!(snapshot.timed.iter().all(|timed| timed.sent.key().len() <= 20));
+        assert_eq!(snapshot.timed.len(), 10);
+        assert_eq!(snapshot.sets[0].members[0].len(), 40);
+        assert_eq!(parent.forwarded_exact_samples, 0, "each interval has its limit");
+    }
+
+    #[test]
+    fn largest_numbers_can_be_merged_and_handed_over_many_times() {
+        let mut child = registry();
+        receive(&mut child, &["t:1:2:3:4:5|ms\ng:+1|g\ns:1|s"]);
+        let part = flush(&mut child, 10_000).mergeable[0].bytes.clone();
+        let mut parent = registry();
+        for _ in 0..10_000 {
+            let mut batch = ForwardedBatch::read(&part).unwrap();
+            let interval = &mut batch.intervals.0[0].interval;
+            let timer = interval.timers.iter_pushed_mut().next().unwrap();
+            let sketched = timer.sketched.as_mut().unwrap();
+            (sketched.samples, sketched.sum) = (SAMPLES_MAX, SUM_MAX);
+            sketched.sum_squares = SQUARES_MAX;
+            interval.gauges.iter_pushed_mut().for_each(|gauge| gauge.changes[0].1 = -SUM_MAX);
+            interval.sets.iter_pushed_mut().for_each(|set| set.refused = SAMPLES_MAX);
+            batch.add_to(&mut parent, time(10_000));
+        }
+        assert!(parent.totals().rejects.total() > 1 << 53);
+        let bytes = handover::export_registry(&mut parent, time(11_000));
+        handover::import_registry(&mut registry(), &bytes, time(11_000)).unwrap();
+        let timer = flush(&mut parent, 20_000).timers[0].clone();
+        assert!(timer.summary.is_some_and(|summary| summary.sum.is_finite()));
     }
 
     #[test]

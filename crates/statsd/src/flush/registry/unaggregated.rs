@@ -115,7 +115,7 @@ impl UnaggregatedInput {
 /// messages := dropped, list of (time of receipt in microseconds, line: bytes)
 /// ```
 pub(super) fn write_messages(out: &mut Vec<u8>, messages: &MessageBuffer) {
-    out.write_varint(messages.dropped);
+    out.write_total(messages.dropped);
     let lines = messages.iter();
     out.write_count(lines.len());
     lines.for_each(|(received, line)| write_message(out, received, line));
@@ -123,7 +123,7 @@ pub(super) fn write_messages(out: &mut Vec<u8>, messages: &MessageBuffer) {
 
 pub(super) fn write_message(out: &mut Vec<u8>, received: SystemTime, line: &[u8]) {
     let since = received.duration_since(UNIX_EPOCH).unwrap_or_default();
-    out.write_varint(u64::try_from(since.as_micros()).unwrap_or_default());
+    out.write_total(u64::try_from(since.as_micros()).unwrap_or_default());
     out.write_bytes(line);
 }
 
@@ -143,8 +143,10 @@ pub(super) fn read_messages_list(
     let mut messages = MessageBuffer::default();
     for _ in 0..from.count()? {
         let received = UNIX_EPOCH + Duration::from_micros(from.total()?);
+        let line = from.bytes()?;
+        from.charge(size_of::<(SystemTime, Box<[u8]>)>() + line.len())?;
         // The limit applies once they are added to those of this process.
-        messages.push(received, from.bytes()?.into(), usize::MAX);
+        messages.push(received, line.into(), usize::MAX);
     }
     Ok(messages)
 }

@@ -3,8 +3,6 @@
 use std::{
     fs,
     io::Read as _,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
     process::{Command, Stdio},
 };
 
@@ -15,6 +13,7 @@ use rustls::{
 };
 
 use super::*;
+use crate::receiver::testing::{TestIdentity, token_file};
 
 /// A TCP listener with some of its settings changed.
 fn tcp_with(change: impl FnOnce(&mut TcpRules)) -> ListenSettings {
@@ -97,13 +96,6 @@ fn connections_of_unlisted_senders_are_closed() {
     assert_eq!(denied, [1, 0]);
 }
 
-fn token_file(folder: &Path, text: &str) -> PathBuf {
-    let path = folder.join("tokens");
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    path
-}
-
 #[test]
 fn lines_count_only_after_valid_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,38 +160,8 @@ fn idle_connection_is_closed_and_its_incomplete_line_counted() {
     assert_eq!((account.sockets[0].packets_total, account.sockets[0].discarded_total), (1, 1));
 }
 
-/// A self-signed certificate for `localhost`.
-struct TestIdentity {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl TestIdentity {
-    /// Creates the files with `openssl`; `None`, with a message, if it is not installed.
-    fn make(folder: &Path, name: &str) -> Option<Self> {
-        let certificate = folder.join(format!("{name}.crt"));
-        let key = folder.join(format!("{name}.key"));
-        let openssl = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-            .args(["-nodes", "-days", "2", "-subj", &format!("/CN={name}")])
-            .args(["-addext", "subjectAltName=DNS:localhost"])
-            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-            .arg("-keyout")
-            .arg(&key)
-            .arg("-out")
-            .arg(&certificate)
-            .output();
-        let Ok(output) = openssl else {
-            let _ = writeln!(io::stderr(), "SKIPPED: openssl is missing: install it");
-            return None;
-        };
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Some(Self { certificate, key })
-    }
-
-    fn chain(&self) -> Vec<CertificateDer<'static>> {
-        vec![CertificateDer::from_pem_file(&self.certificate).unwrap()]
-    }
+fn chain(identity: &TestIdentity) -> Vec<CertificateDer<'static>> {
+    vec![CertificateDer::from_pem_file(&identity.certificate).unwrap()]
 }
 
 type TlsClient = StreamOwned<ClientConnection, TcpStream>;
@@ -207,7 +169,7 @@ type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 /// Connects with TLS. The handshake is part of the first write.
 fn tls_client(server: SocketAddr, root: &TestIdentity, own: Option<&TestIdentity>) -> TlsClient {
     let mut roots = RootCertStore::empty();
-    roots.add(root.chain().remove(0)).unwrap();
+    roots.add(chain(root).remove(0)).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -215,7 +177,7 @@ fn tls_client(server: SocketAddr, root: &TestIdentity, own: Option<&TestIdentity
     let config = match own {
         Some(own) => {
             let key = PrivateKeyDer::from_pem_file(&own.key).unwrap();
-            builder.with_client_auth_cert(own.chain(), key).unwrap()
+            builder.with_client_auth_cert(chain(own), key).unwrap()
         }
         None => builder.with_no_client_auth(),
     };

@@ -11,6 +11,9 @@ use howdah_lab::wait_until;
 use parking_lot::Mutex;
 
 use super::*;
+
+mod hostile;
+
 use crate::{
     backends::{BackendError, BackendStatus, ForwardBackend, MetricBackend},
     flush::FlushSnapshot,
@@ -52,7 +55,7 @@ const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 
 fn parent_settings(folder: &std::path::Path) -> StatsdSettings {
     StatsdSettings {
-        listen: vec![ListenSettings::Forward { address: ANY, connections: 16, allow: Vec::new() }],
+        listen: vec![ListenSettings::forward(ANY)],
         management: None,
         flush_interval: Duration::from_millis(100),
         takeover: Some(folder.join("takeover")),
@@ -76,14 +79,18 @@ fn start_parent(settings: &StatsdSettings, log: &ParentLog, takes_over: bool) ->
 
 fn start_child(to: SocketAddr, name: &str) -> StatsdServer {
     let to = HostAndPort { host: to.ip().to_string(), port: to.port() };
-    let forward = ForwardSettings { to, sender: Some(name.to_owned()), spool_bytes: 1 << 20 };
+    let sender = Some(name.to_owned());
+    start_forwarding(&ForwardSettings { sender, ..ForwardSettings::new(to) })
+}
+
+fn start_forwarding(forward: &ForwardSettings) -> StatsdServer {
     let settings = StatsdSettings {
         listen: vec![ListenSettings::udp(ANY)],
         management: None,
         flush_interval: Duration::from_millis(50),
         ..StatsdSettings::default()
     };
-    let backend = ForwardBackend::new(&forward, "unused");
+    let backend = ForwardBackend::new(forward, "unused").unwrap();
     let backends: Vec<Box<dyn MetricBackend>> = vec![Box::new(backend)];
     StatsdServer::start(ServerParts { settings, backends, ..ServerParts::default() }).unwrap()
 }

@@ -96,6 +96,12 @@ type = "forward"
 address = "127.0.0.1:1"
 connections = 2
 allow = ["192.168.1.8"]
+tls-certificate = "/etc/statsd.crt"
+tls-key = "/etc/statsd.key"
+client-ca = "/etc/clients.crt"
+token-file = "/etc/tokens"
+handshake-timeout = "5s"
+idle-timeout = "1m"
 [[statsd.listen]]
 type = "unixgram"
 path = "/run/a"
@@ -204,6 +210,11 @@ spool-bytes = 1
 [[statsd.backends.forward]]
 to = "[::1]:8128"
 sender = "web1"
+tls = true
+ca-file = "/etc/ca.pem"
+tls-certificate = "/etc/web1.crt"
+tls-key = "/etc/web1.key"
+token-file = "/etc/token"
 spool-bytes = 1
 [statsd.proxy]
 nodes = [{ host = "n", port = 1, admin-port = 2 }]

@@ -26,8 +26,8 @@ use crate::{
 pub(in crate::backends::prometheus) fn export(table: &FamilyTable) -> Vec<u8> {
     let mut out = Vec::new();
     out.write_text(&table.names.self_prefix);
-    out.write_varint(table.dropped);
-    out.write_varint(table.renamed);
+    out.write_total(table.dropped);
+    out.write_total(table.renamed);
     out.write_bool(table.has_evicted);
     let placed = table.placements.iter().filter_map(|(source, key)| {
         let series = table.series.get(key.series as usize)?;
