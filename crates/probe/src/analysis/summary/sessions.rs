@@ -72,10 +72,13 @@ impl SecondsRun {
         self.first + self.len
     }
 
-    /// Whether another run lies within this one, up to a second at each end: a stall begins and
-    /// ends within a second.
+    /// Whether another run describes the same trouble: it lies in this one, up to a second at each
+    /// end, because a stall begins and ends in the middle of a second; or two thirds of it do,
+    /// because a single commit ends a stall while the others still wait.
     fn covers(self, other: Self) -> bool {
-        self.first <= other.first + 1 && other.end() <= self.end() + 1
+        let is_inside = self.first <= other.first + 1 && other.end() <= self.end() + 1;
+        let common = self.end().min(other.end()).saturating_sub(self.first.max(other.first));
+        is_inside || 3 * common >= 2 * other.len
     }
 
     fn overlaps(self, other: Self) -> bool {

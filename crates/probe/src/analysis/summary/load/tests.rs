@@ -183,6 +183,11 @@ fn stalled_counters(index: i64) -> RecordedCounters {
 
 /// A minute in which `blocker` blocks eight sessions.
 fn stall(blocker: &Session) -> RecordingSummary {
+    stall_with(blocker, &stalled_counters)
+}
+
+/// A minute in which `blocker` blocks eight sessions, with other counters.
+fn stall_with(blocker: &Session, counters: &dyn Fn(i64) -> RecordedCounters) -> RecordingSummary {
     let sessions = |index: i64| {
         if !is_stalled(index) {
             return calm_sessions(index);
@@ -191,7 +196,7 @@ fn stall(blocker: &Session) -> RecordingSummary {
         let blocker = Session { transaction_s: Some(age_s), age_s, ..blocker.clone() };
         [vec![blocker.clone()], waiting(31..39, blocker.pid, age_s)].concat()
     };
-    Minute { events: &stalled_events, sessions: &sessions, counters: &stalled_counters }.summary()
+    Minute { events: &stalled_events, sessions: &sessions, counters }.summary()
 }
 
 #[test]
@@ -217,6 +222,18 @@ fn stopped_commits_name_their_root_blocker() {
     // Eight sessions for nine seconds, each of them for this root only.
     assert!((culprit.time_s - 72.0).abs() < 8.1, "{culprit:?}");
     assert_eq!(finding.span.map(|span| span.from_us), Some(START_US + 20_000_000));
+}
+
+#[test]
+fn early_commit_leaves_the_stall_in_the_headline() {
+    // Another session commits two seconds before the lock is released.
+    let counters = |index: i64| {
+        let is_over = is_stalled(index) && !is_stalled(index + 2);
+        if is_over { calm_counters(index) } else { stalled_counters(index) }
+    };
+    let blocker = Session { application: "psql", ..active(4711, LOCK, "", 0) };
+    let headline = stall_with(&blocker, &counters).headline;
+    assert!(headline.starts_with("Commits stopped for 7 s: 8 sessions waited"), "{headline}");
 }
 
 #[test]
