@@ -30,12 +30,16 @@ use crate::{
 pub struct BufferMap {
     memory: ProcessMemory,
     descriptors: u64,
+    /// Address of the first buffer's page; `None` if the binary does not export it.
+    pages: Option<u64>,
     count: u32,
 }
 
 /// The descriptor of a buffer that holds a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferDesc {
+    /// The buffer's number, from 0.
+    pub number: u32,
     /// OID of the tablespace.
     pub tablespace: u32,
     /// OID of the database; 0 for the shared catalogs.
@@ -94,7 +98,9 @@ impl BufferMap {
         let memory = server.memory();
         let descriptors = memory.pointer(server.binary().address("BufferDescriptors")?)?;
         let count = server.buffer_count()?;
-        let map = Self { memory, descriptors, count };
+        let pages = server.binary().find_address("BufferBlocks");
+        let pages = pages.map(|address| memory.pointer(address)).transpose()?;
+        let map = Self { memory, descriptors, pages, count };
         // The first and the last descriptor show whether size and address are right.
         for index in [0, count - 1] {
             let bytes: [u8; DESCRIPTOR_BYTES] = memory.bytes(map.address(index))?;
@@ -124,6 +130,26 @@ impl BufferMap {
             (first, second.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
         Ok(first?.append(second?))
+    }
+
+    /// Copies the page in a buffer to `page`, which is as long as the server's pages. Returns false
+    /// if another page is in the buffer meanwhile, or if pages cannot be located.
+    ///
+    /// No lock is taken: a page that is being changed may be copied in the middle of the change.
+    ///
+    /// # Errors
+    ///
+    /// The server stopped.
+    pub fn copy_page(&self, buffer: &BufferDesc, page: &mut [u8]) -> Result<bool, InspectError> {
+        let Some(first) = self.pages.filter(|_| buffer.number < self.count) else {
+            return Ok(false);
+        };
+        self.memory.read(first + u64::from(buffer.number) * page.len() as u64, page)?;
+        let bytes: [u8; DESCRIPTOR_BYTES] = self.memory.bytes(self.address(buffer.number))?;
+        Ok(match RawBufferDesc(&bytes).content() {
+            BufferContent::Page(now) => now.has_same_page(buffer),
+            BufferContent::Empty | BufferContent::InTransition => false,
+        })
     }
 
     fn read_range(&self, range: Range<u32>) -> Result<BufferDescIter, InspectError> {
@@ -156,6 +182,13 @@ impl BufferMap {
 
     fn address(&self, index: u32) -> u64 {
         self.descriptors + u64::from(index) * DESCRIPTOR_BYTES as u64
+    }
+}
+
+impl BufferDesc {
+    fn has_same_page(&self, other: &Self) -> bool {
+        let page = |of: &Self| (of.tablespace, of.database, of.filenode, of.fork, of.block);
+        page(self) == page(other)
     }
 }
 
@@ -255,6 +288,7 @@ impl RawBufferDesc<'_> {
         match Fork::from_number(self.word(12)) {
             Some(fork) if has(BM_VALID) && usage <= BM_MAX_USAGE_COUNT => {
                 BufferContent::Page(BufferDesc {
+                    number: self.word(20),
                     tablespace: self.word(0),
                     database: self.word(4),
                     filenode: self.word(8),
@@ -311,6 +345,7 @@ mod tests {
             panic!("expected a page")
         };
         let expected = BufferDesc {
+            number: 9,
             tablespace: 1663,
             database: 5,
             filenode: 16_384,

@@ -207,7 +207,13 @@ fn group_relations(forks: BTreeMap<(RelationFile, u32), Vec<CachedPage>>) -> Vec
         let fork = CachedFork { fork, length: None, pages };
         match relations.last_mut() {
             Some(last) if last.file == file => last.forks.push(fork),
-            _ => relations.push(Relation { file, name: None, is_logged: true, forks: vec![fork] }),
+            _ => relations.push(Relation {
+                file,
+                name: None,
+                is_logged: true,
+                forks: vec![fork],
+                keys: None,
+            }),
         }
     }
     relations

@@ -103,6 +103,7 @@ mod tests {
                 name,
                 is_logged: true,
                 forks: vec![CachedFork { fork: Fork::Main, length: None, pages }],
+                keys: None,
             }],
         }
     }

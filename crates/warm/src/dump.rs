@@ -7,6 +7,9 @@
 mod by_sql;
 mod catalog_names;
 mod from_memory;
+mod heap_page;
+mod key_value;
+mod row_keys;
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +25,7 @@ use crate::image::{
 
 use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
+use row_keys::{KeyReader, TableKeys};
 
 /// The source from which cached pages are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,25 @@ pub enum DumpSource {
     Memory,
     /// The extension `pg_buffercache` only.
     PgBuffercache,
+}
+
+/// The contents and the sources of an image to take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DumpOptions<'a> {
+    /// The source of the cached pages.
+    pub source: DumpSource,
+    /// Whether to read keys of rows on cached pages: see [`crate::image::RowKeys`].
+    pub row_keys: bool,
+    /// An earlier image of the server. Keys that only a query can read are taken from it, as long
+    /// as their pages stay in the cache, because each query uses the pages that it reads.
+    pub known: Option<&'a CacheImage>,
+}
+
+/// An image without keys of rows.
+impl From<DumpSource> for DumpOptions<'_> {
+    fn from(source: DumpSource) -> Self {
+        Self { source, ..Self::default() }
+    }
 }
 
 /// The result of [`dump()`]: an image, and what is missing from it.
@@ -114,23 +137,27 @@ impl QueryFailure {
 /// # Errors
 ///
 /// The server cannot be queried or stops meanwhile, or its buffers cannot be read from the source
-/// that `choice` allows. A database whose catalogs cannot be queried is not an error: its relations
+/// that `options` allow. A database whose catalogs cannot be queried is not an error: its relations
 /// have no names then.
-pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, DumpError> {
-    dump_with(target, choice, || {})
+pub fn dump<'a>(
+    target: &ConnectTarget,
+    options: impl Into<DumpOptions<'a>>,
+) -> Result<DumpResult, DumpError> {
+    dump_with(target, options.into(), || {})
 }
 
 /// Works like [`dump`], but calls `meanwhile` after reading the pages and before reading their
 /// names.
 fn dump_with(
     target: &ConnectTarget,
-    choice: DumpSource,
+    options: DumpOptions<'_>,
     meanwhile: impl FnOnce(),
 ) -> Result<DumpResult, DumpError> {
     let mut client = connect(target).map_err(DumpError::Server)?;
     let cluster_info = ClusterInfo::query(&mut client).map_err(DumpError::Server)?;
     let taken_at_us = now_us();
-    let scan = BufferSource::new(choice).scan(&mut client, target.database())?;
+    let mut buffer_source = BufferSource::new(options.source);
+    let scan = buffer_source.scan(&mut client, target.database())?;
     let BufferScan { cached, source, not_from_memory } = scan;
     let origin = ImageOrigin {
         server_version: cluster_info.server_version,
@@ -142,16 +169,23 @@ fn dump_with(
     };
     let unfinished = cached.unfinished;
     meanwhile();
-    let (names, unnamed) = query_names(target, &mut client, &cluster_info, &cached);
+    let keys = options.row_keys.then(|| {
+        let memory = (source == ImageSource::Memory)
+            .then(|| buffer_source.server(&mut client).ok()?.buffers().ok())
+            .flatten();
+        KeyReader::new(memory.map(|map| (map, cluster_info.page_bytes)), options.known)
+    });
+    let Catalogs { names, keys, unnamed } =
+        query_catalogs(target, &mut client, &cluster_info, &cached, keys);
     // A restart of the server would have closed this connection.
     client.one_value("SELECT 1").map_err(|error| DumpError::ServerLost(error.into()))?;
-    let image = assemble(origin, &cluster_info, cached, &names);
+    let image = assemble(origin, &cluster_info, cached, &names, keys);
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
 }
 
 /// Takes an image of a server on this host without connecting to it, so the server may be stopping,
-/// or too busy to accept connections. Names and lengths are taken from `known`, an earlier image;
-/// relations not in it are identified by file.
+/// or too busy to accept connections. Names, lengths and keys of rows are taken from `known`, an
+/// earlier image; relations not in it are identified by file.
 ///
 /// # Errors
 ///
@@ -184,6 +218,7 @@ pub fn dump_memory(
                 name: before.and_then(|before| before.name.clone()),
                 is_logged: cached.is_logged.get(&file).copied().unwrap_or(true),
                 forks: vec![fork],
+                keys: before.and_then(|before| before.keys.clone()),
             }),
         }
     }
@@ -332,15 +367,25 @@ impl ClusterInfo {
     }
 }
 
-/// Queries the names of the cached relations: those in the database of `client` through `client`,
-/// others over additional connections, which are most of an image's cost to the server. Also
-/// returns the databases that could not be queried, with the reasons.
-fn query_names(
+/// Properties of the cached relations, from the catalogs and tables of all databases.
+#[derive(Default)]
+struct Catalogs {
+    names: CatalogNames,
+    keys: TableKeys,
+    /// Databases that could not be queried, with the reasons.
+    unnamed: Vec<(String, QueryFailure)>,
+}
+
+/// Queries the names of the cached relations, and the keys of their rows with `keys`: in the
+/// database of `client` through `client`, in others over additional connections, which are most of
+/// an image's cost to the server.
+fn query_catalogs(
     target: &ConnectTarget,
     client: &mut Client,
     cluster_info: &ClusterInfo,
     cached: &BufferContents,
-) -> (CatalogNames, Vec<(String, QueryFailure)>) {
+    mut keys: Option<KeyReader<'_>>,
+) -> Catalogs {
     let mut requested: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
     for &(file, _) in cached.forks.keys() {
         let files = requested.entry(file.database).or_default();
@@ -348,7 +393,7 @@ fn query_names(
             files.push(file);
         }
     }
-    let (mut names, mut unnamed) = (CatalogNames::new(), Vec::new());
+    let mut found = Catalogs::default();
     let here =
         cluster_info.databases.iter().find(|(_, database)| database.name == target.database());
     for (oid, files) in requested {
@@ -358,19 +403,24 @@ fn query_names(
         let Some(database) = database.filter(|database| database.allows_connections) else {
             continue;
         };
-        let result = if database.name == target.database() {
-            catalog_names::query_names(client, database.tablespace, oid, &files)
-        } else {
-            connect(&target.with_database(&database.name)).and_then(|mut other| {
-                catalog_names::query_names(&mut other, database.tablespace, oid, &files)
-            })
+        let mut query = |client: &mut Client| -> Result<(), QueryFailure> {
+            let tablespace = database.tablespace;
+            found.names.extend(catalog_names::query_names(client, tablespace, oid, &files)?);
+            if let Some(keys) = &mut keys {
+                found.keys.extend(keys.read(client, tablespace, oid, cached)?);
+            }
+            Ok(())
         };
-        match result {
-            Ok(found) => names.extend(found),
-            Err(failure) => unnamed.push((database.name.clone(), failure)),
+        let result = if database.name == target.database() {
+            query(client)
+        } else {
+            connect(&target.with_database(&database.name)).and_then(|mut other| query(&mut other))
+        };
+        if let Err(failure) = result {
+            found.unnamed.push((database.name.clone(), failure));
         }
     }
-    (names, unnamed)
+    found
 }
 
 fn assemble(
@@ -378,6 +428,7 @@ fn assemble(
     cluster_info: &ClusterInfo,
     cached: BufferContents,
     names: &CatalogNames,
+    mut keys: TableKeys,
 ) -> CacheImage {
     let mut relations: Vec<Relation> = Vec::new();
     for ((file, fork), pages) in cached.forks {
@@ -394,6 +445,7 @@ fn assemble(
                     (None, known) => known.copied().unwrap_or(true),
                 },
                 forks: vec![fork],
+                keys: keys.remove(&file),
             }),
         }
     }
@@ -437,8 +489,8 @@ mod tests {
         };
         let words = ConnParams::from_conninfo(cluster.uri("postgres"));
         let target = ConnectTarget::resolve(&words, &Environment::empty()).unwrap();
-        let error =
-            dump_with(&target, DumpSource::Memory, || cluster.restart().unwrap()).unwrap_err();
+        let error = dump_with(&target, DumpSource::Memory.into(), || cluster.restart().unwrap())
+            .unwrap_err();
         assert!(matches!(error, DumpError::ServerLost(_)), "{error}");
         assert!(dump(&target, DumpSource::Memory).is_ok());
     }

@@ -7,6 +7,7 @@
 mod body;
 mod file;
 mod pages;
+mod row_keys;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -14,6 +15,7 @@ pub use body::BodyError;
 pub use file::{FileError, Generations};
 pub use howdah_inspect::Fork;
 pub use pages::{CachedPage, CachedPages};
+pub use row_keys::{KeyedRow, RowKeys};
 
 /// The contents of a server's buffers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,9 @@ pub struct Relation {
     pub is_logged: bool,
     /// Forks of the relation with pages in the cache.
     pub forks: Vec<CachedFork>,
+    /// Keys of rows on cached pages, by which the pages are found again after the relation was
+    /// rewritten or copied. `None` if they were not read, or the relation has no unique key.
+    pub keys: Option<RowKeys>,
 }
 
 /// The identity of a relation's files, which changes when the relation is rewritten.
@@ -223,6 +228,7 @@ mod tests {
             name: None,
             is_logged: true,
             forks: vec![CachedFork { fork: Fork::Main, length: None, pages }],
+            keys: None,
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! 1. The relations of the image are located (`catalog`): on the image's own cluster by file
 //!    number, so they may have been renamed; elsewhere by name, so they may have been rewritten or
-//!    restored, or be those of another server.
+//!    restored, or be those of another server. Of those, the pages are found by the keys of rows in
+//!    the image (`row_lookup`, `block_mapping`).
 //! 2. Pages that are cached already are omitted, and the free room determines what is loaded
 //!    (`occupancy`, `plan`).
 //! 3. Connections take chunks of the plan until none is left (`queue`, `worker`), each by a method
@@ -15,6 +16,7 @@
 //! affect the others.
 
 mod attempt;
+mod block_mapping;
 mod catalog;
 mod load_threads;
 mod method;
@@ -22,6 +24,7 @@ mod occupancy;
 mod plan;
 mod queue;
 mod report;
+mod row_lookup;
 mod session;
 pub mod table;
 mod throttle;
@@ -41,8 +44,8 @@ use crate::{
 
 pub use method::{LoadMethod, PrewarmMode};
 pub use report::{
-    LoadReport, PageCounts, RelationOutcome, RelationProblem, RenamedRelation, Residency,
-    ResidencyError,
+    LoadReport, PageCounts, PageMapping, RelationOutcome, RelationProblem, RenamedRelation,
+    Residency, ResidencyError,
 };
 
 use attempt::{Attempt, AttemptResult};

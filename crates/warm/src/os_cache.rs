@@ -276,6 +276,7 @@ mod tests {
                     .map(|block| CachedPage { block, usage: (block % 6) as u8, is_dirty: false })
                     .collect(),
             }],
+            keys: None,
         };
         CacheImage {
             origin: ImageOrigin {

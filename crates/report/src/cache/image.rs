@@ -40,6 +40,8 @@ struct ImageInfoRow {
     length: Option<u32>,
     hot: u64,
     dirty: u64,
+    /// Rows of the relation whose keys are in the image.
+    key_rows: usize,
 }
 
 /// Converts an image to a document with the `limit` relations that have the most pages.
@@ -91,6 +93,11 @@ pub fn table(image: &CacheImage, path: &Path, limit: usize) -> String {
         table,
         "usage     0: {cold}  1: {one}  2: {two}  3: {three}  4: {four}  5: {five}"
     );
+    let keyed: Vec<_> = image.relations.iter().filter_map(|it| it.keys.as_ref()).collect();
+    if !keyed.is_empty() {
+        let count: usize = keyed.iter().map(|keys| keys.rows.len()).sum();
+        let _ = writeln!(table, "keys      of {count} rows of {} tables", keyed.len());
+    }
     let _ = writeln!(table);
     let width =
         rows.iter().take(limit).map(|row| row.database.chars().count()).max().unwrap_or(0).max(8);
@@ -135,6 +142,7 @@ fn row(image: &CacheImage, relation: &Relation) -> ImageInfoRow {
         database,
         relation: name,
         filenode: relation.file.filenode,
+        key_rows: relation.keys.as_ref().map_or(0, |keys| keys.rows.len()),
         tablespace: relation.file.tablespace,
         logged: relation.is_logged,
         pages: relation.page_count(),

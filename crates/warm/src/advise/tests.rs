@@ -16,6 +16,7 @@ fn relation(filenode: u32, name: &str, length: u32, usage: &[u8]) -> Relation {
         name: Some(named(name)),
         is_logged: true,
         forks: vec![fork],
+        keys: None,
     }
 }
 

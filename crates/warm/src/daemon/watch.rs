@@ -33,7 +33,7 @@ use std::{
 
 use crate::{
     CacheImage,
-    dump::{self, DumpSource},
+    dump::{self, DumpOptions, DumpSource},
     image::Generations,
     load::{self, LoadError, LoadObserver, LoadOptions},
     metrics::server_label,
@@ -66,6 +66,8 @@ pub struct WatchSettings {
     pub keep: Generations,
     /// Source from which cached pages are read.
     pub source: DumpSource,
+    /// Whether images include keys of rows: see [`DumpOptions::row_keys`].
+    pub row_keys: bool,
     /// Options for loading images.
     pub load: LoadOptions,
     /// The server's data directory, to read its files ahead while it cannot be queried. By default,
@@ -452,6 +454,11 @@ impl WatchDaemon<'_> {
         }
     }
 
+    fn dump_options(&self) -> DumpOptions<'_> {
+        let WatchSettings { source, row_keys, .. } = *self.settings;
+        DumpOptions { source, row_keys, known: self.newest.as_ref() }
+    }
+
     /// Takes an image and saves it. Returns false if the server has stopped or restarted.
     fn dump(&mut self, server: &ReachableServer, is_stopping: bool) -> bool {
         let began = Instant::now();
@@ -467,7 +474,7 @@ impl WatchDaemon<'_> {
                     }
                 }
             }
-            _ => match dump::dump(&self.settings.target, self.settings.source) {
+            _ => match dump::dump(&self.settings.target, self.dump_options()) {
                 Ok(dumped) => dumped.image,
                 Err(error) => {
                     tracing::warn!(error = error_chain(&error), "cannot take an image");

@@ -9,7 +9,7 @@ use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
 
 use super::{
     CacheImage, CachedFork, Fork, ImageOrigin, ImageSource, QualifiedName, Relation, RelationFile,
-    RelationName, pages::CachedPages,
+    RelationName, RowKeys, pages::CachedPages,
 };
 
 /// The reason why bytes are not a valid image.
@@ -97,7 +97,8 @@ impl CacheImage {
         out
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, BodyError> {
+    /// Decodes a body of the format `version`, 1 or 2. Only the latter has keys of rows.
+    pub(super) fn from_bytes(bytes: &[u8], version: u32) -> Result<Self, BodyError> {
         let mut reader = ByteReader::new(bytes);
         let origin = read_origin(&mut reader)?;
         let mut databases = BTreeMap::new();
@@ -108,7 +109,7 @@ impl CacheImage {
         let count = reader.count()?;
         let mut relations = Vec::new();
         for _ in 0..count {
-            relations.push(read_relation(&mut reader)?);
+            relations.push(read_relation(&mut reader, version)?);
         }
         if reader.is_empty() {
             Ok(Self { origin, databases, relations })
@@ -117,6 +118,9 @@ impl CacheImage {
         }
     }
 }
+
+/// The first format version with keys of rows.
+const VERSION_OF_KEYS: u32 = 2;
 
 fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
     out.write_varint(u64::from(origin.server_version));
@@ -170,9 +174,13 @@ fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
         out.write_varint(fork.length.map_or(0, |length| u64::from(length) + 1));
         fork.pages.write(out);
     }
+    match &relation.keys {
+        Some(keys) => keys.write(out),
+        None => out.write_count(0),
+    }
 }
 
-fn read_relation(reader: &mut ByteReader<'_>) -> Result<Relation, BodyError> {
+fn read_relation(reader: &mut ByteReader<'_>, version: u32) -> Result<Relation, BodyError> {
     let file = RelationFile {
         database: reader.narrow()?,
         tablespace: reader.narrow()?,
@@ -199,7 +207,8 @@ fn read_relation(reader: &mut ByteReader<'_>) -> Result<Relation, BodyError> {
     for _ in 0..reader.count()? {
         forks.push(read_fork(reader)?);
     }
-    Ok(Relation { file, name, is_logged, forks })
+    let keys = if version >= VERSION_OF_KEYS { RowKeys::read(reader)? } else { None };
+    Ok(Relation { file, name, is_logged, forks, keys })
 }
 
 fn read_fork(reader: &mut ByteReader<'_>) -> Result<CachedFork, BodyError> {

@@ -3,7 +3,7 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0–7 | `HOWDAHCI` |
-//! | 8–11 | format version, little-endian; currently 1 |
+//! | 8–11 | format version, little-endian; currently 2 |
 //! | 12–19 | size of the uncompressed body, little-endian |
 //! | 20–27 | XXH3-64 of the uncompressed body, little-endian |
 //! | 28– | the body, one zstd frame |
@@ -98,13 +98,13 @@ impl CacheImage {
             u64::from_le_bytes(head[at..at + 8].try_into().expect("slice has eight bytes"))
         };
         let found = (number(8) & 0xffff_ffff) as u32;
-        if found != VERSION {
+        if !(1..=VERSION).contains(&found) {
             return Err(BodyError::Version { found, known: VERSION });
         }
         let (length, expected) = (number(12), number(20));
         let body = decompress(packed, length)?;
         match xxh3_64(&body) {
-            checksum if checksum == expected => Self::from_bytes(&body),
+            checksum if checksum == expected => Self::from_bytes(&body, found),
             checksum => Err(BodyError::Checksum { found: checksum, expected }),
         }
     }
@@ -194,7 +194,7 @@ fn with_suffix(path: &Path, ending: &str) -> PathBuf {
 }
 
 const MAGIC: &[u8; 8] = b"HOWDAHCI";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 28;
 /// Maximum size of an uncompressed body: two bytes for each of 512 million pages, 4 TiB of buffers.
 const MAX_BODY_BYTES: u64 = 1 << 30;

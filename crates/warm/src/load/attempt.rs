@@ -13,7 +13,7 @@ use super::{
     occupancy::Occupancy,
     plan::{self, CHUNK_PAGES_MAX, LoadChunk, LoadPlan, PlanLimits},
     report::{LoadReport, RelationOutcome, RelationProblem, Residency, ResidencyError},
-    session, worker,
+    row_lookup, session, worker,
 };
 use crate::{
     dump::{BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
@@ -64,7 +64,13 @@ impl<'a> Attempt<'a> {
     }
 
     pub(super) fn run(mut self) -> Result<AttemptResult, LoadError> {
-        let (located, occupancy) = self.locate_and_scan();
+        let (mut located, mut occupancy) = self.locate_and_scan();
+        let has_room = self.options.evict
+            || self.options.dry_run
+            || occupancy.as_ref().map_or(true, |seen| seen.free > 0);
+        if has_room && row_lookup::find_rows(self.lookup(), &mut located) {
+            occupancy = self.scan();
+        }
         let mut outcomes: Vec<_> = (0..self.image.relations.len())
             .map(|at| RelationOutcome::for_relation(self.image, at))
             .collect();
@@ -113,6 +119,11 @@ impl<'a> Attempt<'a> {
         })
     }
 
+    fn lookup(&self) -> CatalogLookup<'_> {
+        let Self { image, target, options, observer, cluster_info, .. } = self;
+        CatalogLookup { image, target, cluster_info, options, observer: *observer }
+    }
+
     fn scan(&mut self) -> Result<Occupancy, DumpError> {
         let database = self.target.database();
         Occupancy::scan(&mut self.client, &self.cluster_info, &mut self.buffer_source, database)
@@ -123,10 +134,9 @@ impl<'a> Attempt<'a> {
         located: &[Result<LocatedRelation, RelationProblem>],
         outcomes: &mut [RelationOutcome],
     ) {
-        let is_same_cluster = catalog::is_same_cluster(self.image, &self.cluster_info);
         for ((relation, place), outcome) in self.image.relations.iter().zip(located).zip(outcomes) {
             if let Ok(found) = place {
-                outcome.is_rewritten = !is_same_cluster || found.file != relation.file;
+                outcome.is_rewritten = catalog::is_rewritten(self.lookup(), relation, found);
                 outcome.renamed = found.renamed.clone();
             }
         }

@@ -11,6 +11,7 @@ use howdah_connect::{Client, ConnectTarget, QueryError, ResultRow, ResultSet};
 
 use super::{
     LoadObserver, LoadOptions,
+    block_mapping::BlockMapping,
     report::{RelationProblem, RenamedRelation},
     worker,
 };
@@ -37,6 +38,8 @@ pub(super) struct LocatedRelation {
     /// The current name again, if the relation was found by its file and the image has another
     /// name.
     pub(super) renamed: Option<RenamedRelation>,
+    /// How pages are found if the relation was rewritten. `None` if by their share of its length.
+    pub(super) mapping: Option<BlockMapping>,
 }
 
 /// The kind of a relation, which determines the load method.
@@ -222,6 +225,15 @@ fn is_session_lost(failure: &QueryFailure) -> bool {
     }
 }
 
+/// Whether a relation has another file than in the image, so that its blocks have other numbers.
+pub(super) fn is_rewritten(
+    lookup: CatalogLookup<'_>,
+    relation: &Relation,
+    found: &LocatedRelation,
+) -> bool {
+    !is_same_cluster(lookup.image, lookup.cluster_info) || found.file != relation.file
+}
+
 /// Whether the image's file numbers are valid on this server. An image without a system identifier
 /// is assumed to be from this cluster; an autoprewarm file, which has no names, could not be loaded
 /// otherwise.
@@ -354,6 +366,7 @@ fn parse_row(row: &ResultRow, target: &ConnectTarget) -> Result<LocatedRelation,
             name: text(12).unwrap_or_default(),
         },
         renamed: None,
+        mapping: None,
     })
 }
 

@@ -7,9 +7,10 @@ mod usage_classes;
 use std::cmp::Reverse;
 
 use super::{
+    block_mapping::{self, BlockMapping, PlannedPage},
     catalog::LocatedRelation,
     occupancy::Occupancy,
-    report::{RelationOutcome, RelationProblem},
+    report::{PageMapping, RelationOutcome, RelationProblem},
 };
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
@@ -66,6 +67,9 @@ const RUNS_MAX: usize = 1024;
 const GAP_PAGES_MAX: u32 = 4;
 /// Maximum number of resident pages that a run continues over.
 const RESIDENT_GAP_MAX: u32 = 16;
+/// Maximum number of pages by which a table is extended at once, since version 16: COPY leaves so
+/// many empty ones (`MAX_BUFFERS_TO_EXTEND_BY` in `hio.c`).
+const EMPTY_TAIL_MAX: u32 = 64;
 /// Minimum average length of runs for which the operating system's read-ahead sets in, in pages.
 const SPARSE_PAGES: u64 = 16;
 
@@ -219,11 +223,19 @@ fn missing_pages(
         };
         for cached in &relation.forks {
             let now = found.lengths[cached.fork.number() as usize];
-            let MappedPages { mut pages, beyond_end } =
-                map_pages(cached, now, outcome.is_rewritten);
+            let blocks = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
+            let mapping = found.mapping.as_ref().filter(|_| cached.fork == Fork::Main);
+            let MappedPages { mut pages, beyond_end } = match (mapping, now) {
+                (Some(mapping), Some(now)) => map_by_rows(cached, mapping, now, blocks, outcome),
+                _ => {
+                    if outcome.is_rewritten && cached.fork == Fork::Main {
+                        outcome.mapped_by = Some(PageMapping::Length);
+                    }
+                    map_pages(cached, now, outcome.is_rewritten)
+                }
+            };
             outcome.pages.beyond_end += beyond_end;
             outcome.pages.requested += pages.len() as u64;
-            let blocks = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
             let resident = remove_resident(&mut pages, blocks);
             outcome.pages.resident += resident.len() as u64;
             missing.push(MissingPages {
@@ -241,28 +253,70 @@ fn missing_pages(
     missing
 }
 
-/// A page to load, and its usage class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PlannedPage {
-    block: u32,
-    class: u8,
-}
-
 /// The pages of a fork that exist on the server, and the number of those beyond its end.
 struct MappedPages {
     pages: Vec<PlannedPage>,
     beyond_end: u64,
 }
 
+/// Maps the pages of the main fork of a rewritten relation, which has `now` pages, by the rows that
+/// were found. `resident` are its pages in the cache, after the rows were looked up.
+fn map_by_rows(
+    cached: &CachedFork,
+    mapping: &BlockMapping,
+    now: u32,
+    resident: &[u32],
+    outcome: &mut RelationOutcome,
+) -> MappedPages {
+    let (pages, by) = match mapping {
+        BlockMapping::InOrder(ordered) => {
+            (ordered.map(cached, now), PageMapping::Keys { rows: ordered.len() })
+        }
+        BlockMapping::Scattered(scattered) => {
+            let pages = scattered.map(cached, now);
+            let percent = scattered.percent_reached(pages.len());
+            (pages, PageMapping::SampledRows { rows: scattered.len(), percent })
+        }
+        BlockMapping::Descended(rows) => {
+            (index_pages(cached, now, resident), PageMapping::Descents { rows: *rows })
+        }
+    };
+    if matches!(by, PageMapping::SampledRows { .. }) {
+        // Pages that the sampled rows do not reach count as missing.
+        outcome.pages.not_found += (cached.pages.len() as u64).saturating_sub(pages.len() as u64);
+    }
+    outcome.mapped_by = Some(by);
+    MappedPages { pages, beyond_end: 0 }
+}
+
+/// Returns the pages of an index that was descended: those in the cache, and the smallest gaps
+/// between them, up to as many as the image has, or to its share of an index that has become
+/// smaller. All have the mean usage of the image's.
+fn index_pages(cached: &CachedFork, now: u32, resident: &[u32]) -> Vec<PlannedPage> {
+    let (count, old) = (cached.pages.len() as u64, cached.length.unwrap_or(now).max(1));
+    let share = count * u64::from(now.min(old)) / u64::from(old);
+    let wanted = usize::try_from(share.max(1)).unwrap_or(usize::MAX);
+    let sum: u64 = cached.pages.iter().map(|page| u64::from(page.usage)).sum();
+    // A mean of u8 values, so it fits.
+    let class = (sum / count.max(1)) as u8;
+    let blocks = block_mapping::fill_gaps(resident, wanted);
+    blocks
+        .into_iter()
+        .filter(|&block| block < now)
+        .map(|block| PlannedPage { block, class })
+        .collect()
+}
+
 /// Maps the pages of a fork in the image to those on the server, whose fork has `now` pages (if
 /// known).
 ///
 /// If the file is the same, blocks keep their numbers. A rewritten relation usually has its
-/// contents in the same order, so blocks are scaled to its new length.
+/// contents in the same order, so blocks are scaled to its new length. Blocks keep their numbers
+/// also if it is longer by no more pages than bulk loading leaves empty at its end.
 fn map_pages(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> MappedPages {
     let old = cached.length.filter(|&old| old > 0);
     if let (true, Some(now), Some(old)) = (is_rewritten, now, old)
-        && now != old
+        && !(old..=old.saturating_add(EMPTY_TAIL_MAX)).contains(&now)
     {
         return MappedPages { pages: scale_pages(cached, now, old), beyond_end: 0 };
     }

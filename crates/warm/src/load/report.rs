@@ -1,7 +1,7 @@
 //! The result of a load, by relation. The sums are consistent: every requested page is resident
 //! already, loaded, or omitted for a reason.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use howdah_connect::SqlError;
 
@@ -52,10 +52,68 @@ pub struct RelationOutcome {
     /// The current name, if the relation was found by its file and has another name than in the
     /// image.
     pub renamed: Option<RenamedRelation>,
+    /// How pages were found, if the relation was rewritten.
+    pub mapped_by: Option<PageMapping>,
     /// The methods by which pages were loaded.
     pub methods: Vec<LoadMethod>,
     /// Why the relation was not loaded, or not completely.
     pub problem: Option<RelationProblem>,
+}
+
+/// How the pages of a rewritten relation were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageMapping {
+    /// By their share of its length, as the image has no keys of its rows, or they were not found.
+    Length,
+    /// By the keys of rows, which are in the order of the image; pages between them were
+    /// interpolated.
+    Keys {
+        /// Number of rows that were found in that order.
+        rows: usize,
+    },
+    /// The rows are in another order: only the pages of sampled rows were found.
+    SampledRows {
+        /// Number of rows that were found.
+        rows: usize,
+        /// Estimated percentage of the rows on the pages of the image that this reaches.
+        percent: u8,
+    },
+    /// By descending the index for sampled rows of its table; the smallest gaps between the pages
+    /// that this reads were added.
+    Descents {
+        /// Number of rows for which it was descended.
+        rows: usize,
+    },
+}
+
+impl PageMapping {
+    /// Returns the name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Keys { .. } => "keys",
+            Self::SampledRows { .. } => "sampled rows",
+            Self::Descents { .. } => "index descents",
+        }
+    }
+}
+
+/// Describes how pages were found, to complete "rewritten:".
+impl fmt::Display for PageMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length => f.write_str("pages found by their share of its length"),
+            Self::Keys { rows } => write!(f, "pages found by the keys of {rows} rows"),
+            Self::SampledRows { rows, percent } => write!(
+                f,
+                "its rows are in another order: the pages of {rows} sampled rows have about \
+                 {percent} % of the rows"
+            ),
+            Self::Descents { rows } => {
+                write!(f, "pages found by descending the index for {rows} rows")
+            }
+        }
+    }
 }
 
 /// The current name of a relation whose name, schema or database has changed.
@@ -231,6 +289,7 @@ impl RelationOutcome {
             },
             pages: PageCounts { in_image: relation.page_count(), ..PageCounts::default() },
             is_rewritten: false,
+            mapped_by: None,
             renamed: None,
             methods: Vec::new(),
             problem: None,

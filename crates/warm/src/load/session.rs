@@ -47,8 +47,7 @@ impl LoadSession {
         database: usize,
         lock_timeout: Duration,
     ) -> Result<Self, QueryFailure> {
-        let lock_timeout_ms = lock_timeout.as_millis().max(1);
-        client.query(&format!("{LIMITS} SET lock_timeout = {lock_timeout_ms}; {PLANS}"))?;
+        set_up(&mut client, lock_timeout)?;
         let pg_prewarm = client.one_value(PG_PREWARM)?;
         Ok(Self {
             client,
@@ -201,6 +200,13 @@ impl LoadSession {
         let values: Vec<_> = statement.values.iter().map(|value| Some(&**value)).collect();
         self.client.query_with(&statement.sql, &values).map(drop)
     }
+}
+
+/// Sets limits of waiting, and how statements are planned.
+pub(super) fn set_up(client: &mut Client, lock_timeout: Duration) -> Result<(), QueryFailure> {
+    let lock_timeout_ms = lock_timeout.as_millis().max(1);
+    client.query(&format!("{LIMITS} SET lock_timeout = {lock_timeout_ms}; {PLANS}"))?;
+    Ok(())
 }
 
 /// Query for the start time of the server.

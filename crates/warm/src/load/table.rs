@@ -243,6 +243,7 @@ fn empty_outcome(name: &QualifiedName) -> RelationOutcome {
         relation: RelationIdentity::Named(RelationName::Own(name.clone())),
         pages: PageCounts::default(),
         is_rewritten: false,
+        mapped_by: None,
         renamed: None,
         methods: Vec::new(),
         problem: None,

@@ -105,6 +105,7 @@ pub(crate) fn settings(cluster: &Cluster, folder: &Path) -> WatchSettings {
         // The first image is taken immediately. Tests that need more set a shorter interval.
         interval: Some(Duration::from_secs(3600)),
         keep: Generations(2),
+        row_keys: true,
         source: DumpSource::Best,
         load: LoadOptions { connect_timeout: Duration::from_secs(2), ..LoadOptions::default() },
         data_dir: None,

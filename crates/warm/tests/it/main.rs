@@ -6,6 +6,7 @@ mod dumping;
 mod failures;
 mod loading;
 mod readiness;
+mod rewritten;
 mod support;
 mod tables;
 mod throttling;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Instant};
 
 use howdah_warm::{
-    dump::{self, DumpError, DumpResult, DumpSource, NotLocal},
+    dump::{self, DumpError, DumpOptions, DumpResult, DumpSource, NotLocal},
     metrics::{WarmMetrics, server_label},
 };
 
@@ -35,6 +35,9 @@ pub(super) struct Args {
     /// Where to read the cached pages from
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
     source: PageSourceArg,
+    /// Do not save keys of rows, by which pages are found again in rewritten and copied tables
+    #[arg(long)]
+    no_keys: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -73,7 +76,9 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let _metrics = args.metrics.serve(ctx)?;
     let warm_metrics = WarmMetrics::new(ctx.registry(), &server_label(&target));
     let started_at = Instant::now();
-    let dumped = dump::dump(&target, args.source.into()).map_err(dump_error).and_then(|dumped| {
+    let source = args.source.into();
+    let options = DumpOptions { source, row_keys: !args.no_keys, known: None };
+    let dumped = dump::dump(&target, options).map_err(dump_error).and_then(|dumped| {
         report_gaps(ctx, &dumped);
         super::save(ctx, &dumped.image, &args.output, args.keep)?;
         Ok(dumped)

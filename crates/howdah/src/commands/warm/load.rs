@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use howdah_warm::{
     diff::RelationIdentity,
     load::{
-        self, LoadEvent, LoadObserver, LoadOptions, LoadReport, MAX_JOBS,
+        self, LoadEvent, LoadObserver, LoadOptions, LoadReport, MAX_JOBS, PageMapping,
         RelationOutcome as Relation,
     },
     metrics::{WarmMetrics, server_label},
@@ -257,6 +257,12 @@ struct LoadRow {
     #[serde(flatten)]
     pages: LoadPageCounts,
     rewritten: bool,
+    /// How pages of a rewritten relation were found.
+    mapped_by: Option<&'static str>,
+    /// Number of rows whose keys were found in a rewritten relation.
+    key_rows: Option<usize>,
+    /// Estimated percentage of the rows that sampled rows reach, if rows are in another order.
+    sampled_percent: Option<u8>,
     /// Current database and name, if the relation was found by its file and has been renamed.
     renamed_to: Option<String>,
     methods: Vec<&'static str>,
@@ -306,6 +312,17 @@ fn row(relation: &Relation) -> LoadRow {
         },
         pages: counts(relation.pages),
         rewritten: relation.is_rewritten,
+        mapped_by: relation.mapped_by.map(PageMapping::name),
+        key_rows: relation.mapped_by.and_then(|mapping| match mapping {
+            PageMapping::Length => None,
+            PageMapping::Keys { rows }
+            | PageMapping::SampledRows { rows, .. }
+            | PageMapping::Descents { rows } => Some(rows),
+        }),
+        sampled_percent: relation.mapped_by.and_then(|mapping| match mapping {
+            PageMapping::SampledRows { percent, .. } => Some(percent),
+            _ => None,
+        }),
         renamed_to: relation.renamed.as_ref().map(|now| format!("{} {}", now.database, now.name)),
         methods: relation.methods.iter().map(|method| method.name()).collect(),
         problem: relation.problem.as_ref().map(ToString::to_string),
@@ -347,6 +364,7 @@ fn table(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
     if !troubled.is_empty() {
         writeln!(out)?;
     }
+    rewritten(out, loaded)?;
     renamed(out, loaded)?;
     let (resident, expected) = (loaded.resident(), loaded.expected());
     let how = match &loaded.residency {
@@ -367,6 +385,27 @@ fn table(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
         "{:.1} % of the pages that were found and had room ({of_plan} of {planned} pages)",
         loaded.plan_share() * 100.0
     )
+}
+
+/// Lists the rewritten relations with most pages, and how their pages were found.
+fn rewritten(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
+    const LISTED: usize = 20;
+    let mut relations: Vec<_> = loaded
+        .outcomes
+        .iter()
+        .filter_map(|relation| Some((relation, relation.mapped_by?)))
+        .filter(|(relation, _)| relation.pages.requested > 0)
+        .collect();
+    relations.sort_by_key(|(relation, _)| std::cmp::Reverse(relation.pages.in_image));
+    for (relation, mapping) in relations.iter().take(LISTED) {
+        let LoadRow { database, relation, .. } = row(relation);
+        writeln!(out, "rewritten {database} {relation}: {mapping}")?;
+    }
+    if relations.len() > LISTED {
+        let more = relations.len() - LISTED;
+        writeln!(out, "rewritten {more} more relations: --format json lists all")?;
+    }
+    Ok(())
 }
 
 /// Lists renamed relations; a renamed database is listed once.

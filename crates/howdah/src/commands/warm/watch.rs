@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Where to read the cached pages from
     #[arg(long, value_enum, value_name = "SOURCE", default_value_t)]
     source: PageSourceArg,
+    /// Do not save keys of rows, by which pages are found again in rewritten tables
+    #[arg(long)]
+    no_keys: bool,
     /// Number of connections that load concurrently
     #[arg(long, value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -79,6 +82,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         interval: Some(args.interval).filter(|interval| !interval.is_zero()),
         keep: Generations(args.keep),
         source: args.source.into(),
+        row_keys: !args.no_keys,
         load: load_options(args.jobs, args.max_rate),
         data_dir: args.data_dir.clone(),
     };

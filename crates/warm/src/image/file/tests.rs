@@ -7,6 +7,7 @@ use crate::image::{
     CachedFork, CachedPage, CachedPages, Fork, ImageOrigin, ImageSource, QualifiedName, Relation,
     RelationFile, RelationName,
 };
+use crate::image::{KeyedRow, RowKeys};
 
 fn origin() -> ImageOrigin {
     ImageOrigin {
@@ -29,6 +30,7 @@ fn relation(
         name,
         is_logged: filenode.is_multiple_of(2),
         forks: vec![CachedFork { fork: Fork::Main, length: Some(40_000), pages: pages.collect() }],
+        keys: None,
     }
 }
 
@@ -107,11 +109,33 @@ fn flipped_bit_is_detected_anywhere() {
 }
 
 #[test]
+fn keys_of_rows_are_saved() {
+    let mut image = image();
+    let row = |block: u32| KeyedRow { block, values: vec![block.to_string(), "ä".to_owned()] };
+    let columns = vec!["id".to_owned(), "name".to_owned()];
+    image.relations[0].keys = Some(RowKeys { columns, rows: [0, 7, 7, 30_000].map(row).into() });
+    let bytes = image.encode(Path::new("here")).unwrap();
+    assert_eq!(CacheImage::parse(&bytes).unwrap(), image);
+}
+
+#[test]
+fn file_of_version_1_is_read() {
+    let mut image = image();
+    image.relations.truncate(1);
+    // Version 2 has added a count of key columns to each relation, at its end.
+    let body = image.to_bytes();
+    let (columns, body) = body.split_last().unwrap();
+    assert_eq!(*columns, 0);
+    assert_eq!(CacheImage::from_bytes(body, 1).unwrap(), image);
+    assert!(CacheImage::from_bytes(body, 2).is_err());
+}
+
+#[test]
 fn later_format_version_is_rejected() {
     let mut bytes = image().encode(Path::new("here")).unwrap();
     bytes[8] = 9;
     let error = CacheImage::parse(&bytes).unwrap_err();
-    assert!(matches!(error, BodyError::Version { found: 9, known: 1 }), "{error}");
+    assert!(matches!(error, BodyError::Version { found: 9, known: 2 }), "{error}");
 }
 
 #[test]

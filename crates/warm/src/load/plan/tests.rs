@@ -31,6 +31,7 @@ fn image(fork: CachedFork) -> CacheImage {
             name: Some(RelationName::Own(QualifiedName { schema: "a".into(), name: "b".into() })),
             is_logged: true,
             forks: vec![fork],
+            keys: None,
         }],
     }
 }
@@ -44,6 +45,7 @@ fn found(length: u32) -> LocatedRelation {
         lengths: [Some(length), None, None, None],
         name: QualifiedName { schema: "a".into(), name: "b".into() },
         renamed: None,
+        mapping: None,
     }
 }
 
@@ -165,7 +167,8 @@ fn blocks_past_relation_length_are_counted_not_requested() {
 fn rewritten_relation_is_scaled_to_its_length() {
     let all = |length: u32| cached(Some(length), (0..length).map(|block| (block, 1)));
     assert_eq!(chunk_runs(&make_plan(all(100), 60, true, 1000).plan), ["1: 0-59"]);
-    assert_eq!(chunk_runs(&make_plan(all(60), 90, true, 1000).plan), ["1: 0-89"]);
+    assert_eq!(chunk_runs(&make_plan(all(60), 180, true, 1000).plan), ["1: 0-99", "1: 100-179"]);
+    assert_eq!(chunk_runs(&make_plan(all(60), 90, true, 1000).plan), ["1: 0-59"], "an empty tail");
     let second_half = cached(Some(100), (50..100).map(|block| (block, 1)));
     assert_eq!(chunk_runs(&make_plan(second_half, 40, true, 1000).plan), ["1: 20-39"]);
     assert!(chunk_runs(&make_plan(all(10), 0, true, 1000).plan).is_empty());

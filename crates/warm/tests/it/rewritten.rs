@@ -1,0 +1,290 @@
+//! Loads images of tables that were rewritten or copied, and measures how much of the heat is
+//! there: the share of the hot rows whose pages are in the cache.
+
+use std::process::Command;
+
+use howdah_connect::{Client, ConnectTarget};
+use howdah_lab::{Cluster, client_tool, wait_until};
+use howdah_warm::{
+    CacheImage,
+    dump::{self, DumpOptions, DumpSource},
+    load::{LoadOptions, LoadReport, PageMapping},
+};
+
+use crate::support::{TIMEOUT, check_sums, load, outcome, session, start, target};
+
+/// A table whose first two thirds are bloated by nine tenths and whose last third is not, with hot
+/// rows in both parts, and a second index.
+const EVENTS: &str = "
+    CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm;
+    CREATE TABLE ev (id int PRIMARY KEY, at timestamptz NOT NULL, v text);
+    INSERT INTO ev SELECT i, '2024-01-01'::timestamptz + i * interval '1 s', repeat('e', 300)
+        FROM generate_series(1, 60000) i;
+    DELETE FROM ev WHERE id < 40000 AND id % 10 <> 0;
+    CREATE INDEX ev_at ON ev (at)";
+
+/// The hot rows: every row in three ranges.
+const HOT_ROWS: &str = "(id BETWEEN 12000 AND 16000 OR id BETWEEN 45000 AND 50000 OR id > 59000)";
+
+/// Reads the hot rows several times by the indexes, with a cold cache, and takes an image.
+fn heated(cluster: &mut Cluster, database: &str, source: DumpSource) -> CacheImage {
+    cluster.restart().unwrap();
+    let here = target(cluster, database);
+    let mut client = session(&here);
+    client.query("SET enable_seqscan = off; SET enable_bitmapscan = off").unwrap();
+    for _ in 0..3 {
+        for range in ["12000 AND 16000", "45000 AND 50000", "59001 AND 60000"] {
+            client.query(&format!("SELECT count(v) FROM ev WHERE id BETWEEN {range}")).unwrap();
+        }
+        client.query("SELECT count(v) FROM ev WHERE at BETWEEN '2024-01-01 12:30' AND '2024-01-01 13:50'").unwrap();
+    }
+    let options = DumpOptions { source, row_keys: true, known: None };
+    dump::dump(&here, options).unwrap().image
+}
+
+/// Returns the percentage of hot rows whose pages are in the cache, and the number of cached pages
+/// of the table.
+fn heat(target: &ConnectTarget) -> (f64, u64) {
+    let mut client = session(target);
+    let sql = format!(
+        "WITH cached AS MATERIALIZED (
+             SELECT relblocknumber AS block FROM pg_buffercache
+             WHERE relfilenode = pg_relation_filenode('ev') AND relforknumber = 0
+             AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())),
+         hot AS (SELECT (ctid::text::point)[0]::int8 AS block FROM ev WHERE {HOT_ROWS})
+         SELECT 100.0 * count(*) FILTER (WHERE block IN (SELECT block FROM cached)) / count(*),
+                (SELECT count(*) FROM cached) FROM hot"
+    );
+    let result = client.query(&sql).unwrap().remove(0);
+    let number = |column| result.rows[0].text(column).unwrap().parse().unwrap();
+    (number(0), number(1) as u64)
+}
+
+/// Loads the image after a restart, prints the heat, and returns it with the report.
+fn reheat(
+    cluster: &mut Cluster,
+    database: &str,
+    image: &CacheImage,
+    how: &str,
+) -> (f64, LoadReport) {
+    cluster.restart().unwrap();
+    let there = target(cluster, database);
+    let loaded = load(image, &there, &LoadOptions::default());
+    check_sums(&loaded);
+    let (heat, pages) = heat(&there);
+    let table = outcome(&loaded, "public.ev");
+    let mapped = table.mapped_by;
+    eprintln!(
+        "{how}: {heat:.1} % of the hot rows in {pages} pages ({} in the image), {mapped:?}",
+        table.pages.in_image
+    );
+    (heat, loaded)
+}
+
+fn events(client: &mut Client) {
+    for sql in [EVENTS, "VACUUM ANALYZE ev", "CHECKPOINT"] {
+        client.query(sql).unwrap();
+    }
+}
+
+#[test]
+fn rows_are_found_after_vacuum_full() {
+    for major in [15, 18] {
+        for source in [DumpSource::Memory, DumpSource::PgBuffercache] {
+            let how = format!("{source:?} on {major}");
+            let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+            let here = target(&cluster, "postgres");
+            events(&mut session(&here));
+            let image = heated(&mut cluster, "postgres", source);
+            let (before, _) = heat(&here);
+            assert!(before > 99.0, "{before}");
+            session(&here).query("VACUUM FULL ev").unwrap();
+            let (kept, loaded) =
+                reheat(&mut cluster, "postgres", &image, &format!("VACUUM FULL, {how}"));
+            assert!(kept >= 95.0, "{:#?}", loaded.outcomes);
+            let table = outcome(&loaded, "public.ev");
+            assert!(matches!(table.mapped_by, Some(PageMapping::Keys { .. })), "{table:?}");
+            for index in ["public.ev_pkey", "public.ev_at"] {
+                let index = outcome(&loaded, index);
+                assert!(matches!(index.mapped_by, Some(PageMapping::Descents { .. })), "{index:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_in_another_order_are_sampled() {
+    for major in [15, 18] {
+        let how = format!("CLUSTER on {major}");
+        let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        events(&mut session(&here));
+        let image = heated(&mut cluster, "postgres", DumpSource::Memory);
+        session(&here)
+            .query("CREATE INDEX ev_mixed ON ev ((md5(id::text))); CLUSTER ev USING ev_mixed")
+            .unwrap();
+        let (reached, loaded) = reheat(&mut cluster, "postgres", &image, &how);
+        let table = outcome(&loaded, "public.ev");
+        let Some(PageMapping::SampledRows { percent, .. }) = table.mapped_by else {
+            panic!("{table:?}")
+        };
+        assert!((f64::from(percent) - reached).abs() < 10.0, "{percent} {reached}");
+        assert!(table.pages.loaded + table.pages.resident > 50, "{table:?}");
+    }
+}
+
+#[test]
+fn image_without_keys_is_mapped_by_length() {
+    let Some(mut cluster) = start("no keys", Cluster::builder()) else { return };
+    let here = target(&cluster, "postgres");
+    events(&mut session(&here));
+    let image = heated(&mut cluster, "postgres", DumpSource::Memory);
+    let without = dump::dump(&here, DumpSource::Memory).unwrap().image;
+    let keys = |image: &CacheImage| image.relations.iter().filter(|it| it.keys.is_some()).count();
+    assert_eq!((keys(&image), keys(&without)), (1, 0), "system catalogs have no keys");
+    session(&here).query("VACUUM FULL ev").unwrap();
+    let (heat, loaded) = reheat(&mut cluster, "postgres", &without, "by length");
+    assert!(heat < 90.0, "{heat}");
+    assert_eq!(outcome(&loaded, "public.ev").mapped_by, Some(PageMapping::Length));
+}
+
+#[test]
+fn reading_keys_from_memory_leaves_usage_counts() {
+    for major in [15, 18] {
+        let how = format!("usage counts on {major}");
+        let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        events(&mut session(&here));
+        let first = heated(&mut cluster, "postgres", DumpSource::Memory);
+        // The pages of the indexes are used by the planner, too.
+        let usage = |image: &CacheImage| -> Vec<_> {
+            let table = image.relations.iter().find(|relation| relation.keys.is_some()).unwrap();
+            let pages = table.forks[0].pages.iter();
+            pages.map(|page| (page.block, page.usage)).collect()
+        };
+        let options = DumpOptions { source: DumpSource::Memory, row_keys: true, known: None };
+        let second = dump::dump(&here, options).unwrap().image;
+        assert!(usage(&first) == usage(&second), "{major}: reading from memory uses no page");
+        // By SQL, each page is read once: the next image takes the rows from the previous one.
+        let by_sql = |known| {
+            let source = DumpSource::PgBuffercache;
+            dump::dump(&here, DumpOptions { source, row_keys: true, known }).unwrap().image
+        };
+        let third = by_sql(None);
+        assert!(usage(&second) == usage(&third), "{major}: counts of before");
+        let fourth = by_sql(Some(&third));
+        let fifth = by_sql(Some(&fourth));
+        assert!(usage(&fourth) == usage(&fifth), "{major}: each page is read once");
+        let rows = |image: &CacheImage| {
+            image.relations.iter().find_map(|it| it.keys.clone()).unwrap().rows
+        };
+        let all = rows(&second);
+        assert!(rows(&third).len() > 100 && rows(&third).iter().all(|row| all.contains(row)));
+        assert_eq!(rows(&fifth), rows(&third));
+    }
+}
+
+/// Copies the table into a database `copy` on another cluster by a shell command, and loads.
+fn copied(image: &CacheImage, cluster: &Cluster, major: u32, how: &str, command: &str) {
+    let Some(psql) = client_tool("psql") else { return };
+    let how = format!("{how} to {major}");
+    let builder = Cluster::builder().major(major).unique_system_identifier(true);
+    let Some(mut copy) = start(&how, builder) else { return };
+    session(&target(&copy, "postgres"))
+        .query("CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm")
+        .unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &format!("set -e -o pipefail; {command}")])
+        .env("FROM", cluster.uri("postgres"))
+        .env("TO", copy.uri("postgres"))
+        .env("PSQL", psql)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{how}: {output:?}");
+    session(&target(&copy, "postgres")).query("ANALYZE ev").unwrap();
+    let (kept, loaded) = reheat(&mut copy, "postgres", image, &how);
+    assert!(kept >= 95.0, "{how}: {:#?}", loaded.outcomes);
+}
+
+#[test]
+fn rows_are_found_in_copies() {
+    let Some(pg_dump) = client_tool("pg_dump") else { return };
+    for major in [15, 18] {
+        let builder = Cluster::builder().major(major).unique_system_identifier(true);
+        let Some(mut cluster) = start(&format!("copies from {major}"), builder) else { continue };
+        events(&mut session(&target(&cluster, "postgres")));
+        let image = heated(&mut cluster, "postgres", DumpSource::Memory);
+        let schema = "\"$PSQL\" -qX -v ON_ERROR_STOP=1 \"$TO\" -c 'CREATE TABLE ev (id int PRIMARY KEY, at \
+                      timestamptz NOT NULL, v text); CREATE INDEX ev_at ON ev (at)'";
+        for to in [15, 18] {
+            let copy = format!(
+                "{schema}; \"$PSQL\" -qX \"$FROM\" -c 'COPY ev TO STDOUT' | \"$PSQL\" -qX \"$TO\" -c 'COPY ev FROM STDIN'"
+            );
+            copied(&image, &cluster, to, &format!("COPY from {major}"), &copy);
+            // Clients are those of 15.
+            if major == 15 {
+                let dump = format!(
+                    "{} -t ev \"$FROM\" | grep -v '^\\\\[ur]' | \"$PSQL\" -qX -v ON_ERROR_STOP=1 \"$TO\"",
+                    pg_dump.display()
+                );
+                copied(&image, &cluster, to, "a dump of 15", &dump);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_found_after_logical_replication() {
+    let builder = Cluster::builder().major(15).unique_system_identifier(true);
+    let Some(mut cluster) = start("logical", builder.setting("wal_level", "logical")) else {
+        return;
+    };
+    events(&mut session(&target(&cluster, "postgres")));
+    let image = heated(&mut cluster, "postgres", DumpSource::Memory);
+    session(&target(&cluster, "postgres")).query("CREATE PUBLICATION p FOR TABLE ev").unwrap();
+    let builder = Cluster::builder().major(18).unique_system_identifier(true);
+    let Some(mut copy) = start("subscriber", builder) else { return };
+    let there = target(&copy, "postgres");
+    let mut client = session(&there);
+    for sql in [
+        "CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm;
+         CREATE TABLE ev (id int PRIMARY KEY, at timestamptz NOT NULL, v text);
+         CREATE INDEX ev_at ON ev (at)"
+            .to_owned(),
+        format!("CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p", cluster.uri("postgres")),
+    ] {
+        client.query(&sql).unwrap();
+    }
+    wait_until("the copy to be complete", TIMEOUT, || {
+        let state = "SELECT srsubstate::text FROM pg_subscription_rel";
+        client.one_value(state).unwrap().as_deref() == Some("r")
+    });
+    client.query("ANALYZE ev").unwrap();
+    drop(client);
+    let (kept, loaded) = reheat(&mut copy, "postgres", &image, "logical replication from 15 to 18");
+    assert!(kept >= 95.0, "{:#?}", loaded.outcomes);
+}
+
+#[test]
+fn empty_tail_of_a_bulk_load_does_not_shift_pages() {
+    for major in [15, 17, 18] {
+        let how = format!("empty tail on {major}");
+        let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        let mut client = session(&here);
+        let sql = EVENTS.replace("DELETE FROM ev WHERE id < 40000 AND id % 10 <> 0;", "");
+        client.query(&sql).unwrap();
+        drop(client);
+        let mut image = heated(&mut cluster, "postgres", DumpSource::Memory);
+        // As in a copy from a server that leaves no empty pages: 2308 pages have rows.
+        let data_end = "SELECT max((ctid::text::point)[0])::int8 + 1 FROM ev";
+        let length = session(&here).one_value(data_end).unwrap().unwrap().parse().unwrap();
+        for relation in image.relations.iter_mut().filter(|relation| relation.keys.is_some()) {
+            relation.keys = None;
+            relation.file.filenode += 1_000_000;
+            relation.forks[0].length = Some(length);
+        }
+        let (kept, _) = reheat(&mut cluster, "postgres", &image, &how);
+        assert!(kept >= 99.0, "{kept}");
+    }
+}
