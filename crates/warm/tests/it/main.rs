@@ -1,6 +1,11 @@
 //! Takes and loads images of real servers of several major versions.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "test helpers may panic like tests")]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test helpers may panic like tests"
+)]
 
 mod dumping;
 mod failures;

@@ -11,7 +11,7 @@ use howdah_warm::{
     load::{LoadOptions, LoadReport, PageMapping},
 };
 
-use crate::support::{TIMEOUT, check_sums, load, outcome, session, start, target};
+use crate::support::{TIMEOUT, cached, check_sums, load, outcome, session, start, target};
 
 /// A table whose first two thirds are bloated by nine tenths and whose last third is not, with hot
 /// rows in both parts, and a second index.
@@ -74,7 +74,7 @@ fn reheat(
     let (heat, pages) = heat(&there);
     let table = outcome(&loaded, "public.ev");
     let mapped = table.mapped_by;
-    eprintln!(
+    println!(
         "{how}: {heat:.1} % of the hot rows in {pages} pages ({} in the image), {mapped:?}",
         table.pages.in_image
     );
@@ -286,5 +286,106 @@ fn empty_tail_of_a_bulk_load_does_not_shift_pages() {
         }
         let (kept, _) = reheat(&mut cluster, "postgres", &image, &how);
         assert!(kept >= 99.0, "{kept}");
+    }
+}
+
+/// Tables whose keys have several columns, in another order than the table, after NULLs, dropped
+/// columns and values that are stored elsewhere; of types that are read from memory and others.
+const ODD_KEYS: &str = "
+    CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm;
+    CREATE TABLE \"Odd \"\"table\" (gone int, pad text, flag bool NOT NULL, \"the, id\" uuid NOT NULL,
+        note text, day date NOT NULL, name varchar(40) NOT NULL, at timestamptz NOT NULL,
+        small int2 NOT NULL, PRIMARY KEY (day, \"the, id\", name, at, small, flag));
+    INSERT INTO \"Odd \"\"table\" SELECT 1, repeat('p', 100), i % 2 = 0,
+        md5(i::text)::uuid, CASE WHEN i % 3 = 0 THEN repeat(i::text, 20) END,
+        '1999-12-01'::date + i % 60, 'n\\a\"me, ' || i, '1999-12-31 23:59:59.9'::timestamptz + i * interval '1 s', i % 100
+        FROM generate_series(1, 20000) i;
+    ALTER TABLE \"Odd \"\"table\" DROP COLUMN gone;
+    CREATE TABLE amounts (pad text, amount numeric UNIQUE NOT NULL);
+    INSERT INTO amounts SELECT repeat('p', 200), i / 100.0 FROM generate_series(1, 20000) i;
+    CREATE TABLE keyless (pad text, n int);
+    INSERT INTO keyless SELECT repeat('p', 200), i FROM generate_series(1, 20000) i;";
+
+#[test]
+fn keys_of_any_types_and_columns_are_found() {
+    for major in [15, 18] {
+        let how = format!("odd keys on {major}");
+        let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        let mut client = session(&here);
+        client.query(ODD_KEYS).unwrap();
+        client.query("VACUUM ANALYZE").unwrap();
+        let tables = ["\"Odd \"\"table\"", "amounts", "keyless"];
+        drop(client);
+        cluster.restart().unwrap();
+        let mut client = session(&here);
+        for table in tables {
+            client
+                .query(&format!("SELECT pg_prewarm('{table}', 'buffer', 'main', 200, 250)"))
+                .unwrap();
+        }
+        let options = DumpOptions { source: DumpSource::Memory, row_keys: true, known: None };
+        let image = dump::dump(&here, options).unwrap().image;
+        for table in tables {
+            client.query(&format!("DELETE FROM {table} WHERE ctid < '(150,0)'")).unwrap();
+            client.query(&format!("VACUUM FULL {table}")).unwrap();
+        }
+        drop(client);
+        cluster.restart().unwrap();
+        let loaded = load(&image, &here, &LoadOptions::default());
+        let mapped = |name: &str| outcome(&loaded, name).mapped_by;
+        // Its rows are read by a query, at a distance of a few pages.
+        let [odd, amounts] = ["public.Odd \"table", "public.amounts"].map(mapped);
+        assert_eq!(odd, Some(PageMapping::Keys { rows: 51 }), "{major}");
+        assert!(matches!(amounts, Some(PageMapping::Keys { rows: 12..30 })), "{amounts:?}");
+        assert_eq!(mapped("public.keyless"), Some(PageMapping::Length));
+        let mut client = session(&here);
+        for table in &tables[..2] {
+            let cached = cached(&mut client, table);
+            assert!((52..=100).all(|block| cached.contains(&block)), "{major} {table} {cached:?}");
+        }
+    }
+}
+
+#[test]
+fn role_without_privileges_gets_no_keys() {
+    let Some(mut cluster) = start("privileges", Cluster::builder()) else { return };
+    let here = target(&cluster, "postgres");
+    events(&mut session(&here));
+    heated(&mut cluster, "postgres", DumpSource::Memory);
+    let mut client = session(&here);
+    client.query("CREATE ROLE lim LOGIN; GRANT pg_monitor TO lim").unwrap();
+    let options = DumpOptions { source: DumpSource::PgBuffercache, row_keys: true, known: None };
+    let dump = || dump::dump(&here.with_user("lim"), options).unwrap();
+    let keys =
+        |image: &CacheImage| image.relations.iter().filter_map(|it| it.keys.as_ref()).count();
+    let limited = dump();
+    assert_eq!((keys(&limited.image), limited.unnamed.len()), (0, 0), "names need no privilege");
+    client.query("GRANT SELECT ON ev TO lim").unwrap();
+    assert_eq!(keys(&dump().image), 1);
+    // A locked table is given up after a second.
+    client.query("BEGIN; LOCK TABLE ev").unwrap();
+    assert_eq!(keys(&dump().image), 0);
+}
+
+#[test]
+fn keys_that_no_longer_fit_are_no_obstacle() {
+    let Some(mut cluster) = start("changed keys", Cluster::builder()) else { return };
+    let here = target(&cluster, "postgres");
+    events(&mut session(&here));
+    let image = heated(&mut cluster, "postgres", DumpSource::Memory);
+    for change in [
+        "ALTER TABLE ev DROP CONSTRAINT ev_pkey",
+        "ALTER TABLE ev ALTER id TYPE date USING '2024-01-01'::date + id; ALTER TABLE ev ADD PRIMARY KEY (id)",
+        "ALTER TABLE ev RENAME id TO number",
+        "TRUNCATE ev",
+    ] {
+        session(&here).query(&format!("{change}; CLUSTER ev USING ev_at")).unwrap();
+        cluster.restart().unwrap();
+        let loaded = load(&image, &here, &LoadOptions::default());
+        check_sums(&loaded);
+        let table = outcome(&loaded, "public.ev");
+        assert_eq!(table.mapped_by, Some(PageMapping::Length), "{change}");
+        assert_eq!(table.pages.failed, 0, "{change}: {table:?}");
     }
 }
