@@ -10,6 +10,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use howdah_connect::{Client, ConnectTarget};
 
 use super::{
+    LoadObserver,
     block_mapping::{BlockMapping, RowPages},
     catalog::{self, CatalogLookup, LocatedRelation, RelationKind, array},
     report::RelationProblem,
@@ -77,9 +78,8 @@ fn find_in_database(
         if observer.should_stop() {
             return Ok(());
         }
-        let Some(rows) = tolerate(find_table_rows(&mut client, found.oid, keys))?.flatten() else {
-            continue;
-        };
+        let rows = find_table_rows(&mut client, found.oid, keys, observer);
+        let Some(rows) = tolerate(rows)?.flatten() else { continue };
         found.mapping = mapping(&image.relations[at], found, &rows);
         if found.mapping.is_some() {
             rows_by_table.insert(found.oid, rows.into_iter().map(|row| row.ctid).collect());
@@ -129,12 +129,13 @@ struct FoundRow {
     ctid: String,
 }
 
-/// Looks up the rows of a table. Returns `None` if the table has no longer the key's columns, or no
-/// index that begins with one of them.
+/// Looks up the rows of a table, until the load should stop. Returns `None` if the table has no
+/// longer the key's columns, or no index that begins with one of them.
 fn find_table_rows(
     client: &mut Client,
     oid: u32,
     keys: &RowKeys,
+    observer: &dyn LoadObserver,
 ) -> Result<Option<Vec<FoundRow>>, QueryFailure> {
     let columns = array(keys.columns.iter());
     let result = client.query_with(KEY_COLUMNS, &[Some(&oid.to_string()), Some(&columns)])?;
@@ -161,6 +162,9 @@ fn find_table_rows(
     );
     let mut found = Vec::new();
     for rows in keys.rows.chunks(ROWS_PER_STATEMENT) {
+        if observer.should_stop() {
+            break;
+        }
         let mut values = vec![array((0..rows.len()).map(|at| at.to_string()))];
         for column in 0..keys.columns.len() {
             let value = |row: &crate::image::KeyedRow| row.values.get(column).cloned();

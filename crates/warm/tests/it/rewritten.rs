@@ -1,7 +1,7 @@
 //! Loads images of tables that were rewritten or copied, and measures how much of the heat is
 //! there: the share of the hot rows whose pages are in the cache.
 
-use std::process::Command;
+use std::{collections::BTreeSet, process::Command};
 
 use howdah_connect::{Client, ConnectTarget};
 use howdah_lab::{Cluster, client_tool, wait_until};
@@ -42,22 +42,44 @@ fn heated(cluster: &mut Cluster, database: &str, source: DumpSource) -> CacheIma
     dump::dump(&here, options).unwrap().image
 }
 
-/// Returns the percentage of hot rows whose pages are in the cache, and the number of cached pages
-/// of the table.
-fn heat(target: &ConnectTarget) -> (f64, u64) {
-    let mut client = session(target);
+/// Returns the percentage of hot rows whose pages are among the blocks `held`.
+fn heat(target: &ConnectTarget, held: &BTreeSet<u32>) -> f64 {
     let sql = format!(
-        "WITH cached AS MATERIALIZED (
-             SELECT relblocknumber AS block FROM pg_buffercache
-             WHERE relfilenode = pg_relation_filenode('ev') AND relforknumber = 0
-             AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())),
-         hot AS (SELECT (ctid::text::point)[0]::int8 AS block FROM ev WHERE {HOT_ROWS})
-         SELECT 100.0 * count(*) FILTER (WHERE block IN (SELECT block FROM cached)) / count(*),
-                (SELECT count(*) FROM cached) FROM hot"
+        "SELECT (ctid::text::point)[0]::int8, count(*) FROM ev WHERE {HOT_ROWS} GROUP BY 1"
     );
-    let result = client.query(&sql).unwrap().remove(0);
-    let number = |column| result.rows[0].text(column).unwrap().parse().unwrap();
-    (number(0), number(1) as u64)
+    let result = session(target).query(&sql).unwrap().remove(0);
+    let (mut all, mut hot) = (0, 0);
+    for row in &result.rows {
+        let [block, rows] = [0, 1].map(|column| row.text(column).unwrap().parse().unwrap());
+        all += rows;
+        hot += if held.contains(&block) { rows } else { 0 };
+    }
+    100.0 * f64::from(hot) / f64::from(all)
+}
+
+/// Returns the percentage of page accesses that find the page in the cache when the hot rows are
+/// read by the primary key.
+fn hits(target: &ConnectTarget) -> f64 {
+    let mut client = session(target);
+    client.query("SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off").unwrap();
+    let (mut hit, mut read) = (0.0, 0.0);
+    for range in ["12000 AND 16000", "45000 AND 50000", "59001 AND 60000"] {
+        let sql = format!(
+            "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)
+             SELECT count(v) FROM ev WHERE id BETWEEN {range}"
+        );
+        let plan = client.query(&sql).unwrap().remove(0);
+        let lines: Vec<_> = plan.rows.iter().map(|row| row.text(0).unwrap()).collect();
+        assert!(lines.iter().any(|line| line.contains("Index Scan using ev_pkey")), "{lines:?}");
+        let counts = lines.iter().find_map(|line| line.trim().strip_prefix("Buffers: ")).unwrap();
+        let count = |name: &str| -> f64 {
+            let found = counts.split([' ', ',']).find_map(|it| it.strip_prefix(name));
+            found.map_or(0.0, |number| number.parse().unwrap())
+        };
+        hit += count("hit=");
+        read += count("read=");
+    }
+    100.0 * hit / (hit + read)
 }
 
 /// Loads the image after a restart, prints the heat, and returns it with the report.
@@ -71,13 +93,19 @@ fn reheat(
     let there = target(cluster, database);
     let loaded = load(image, &there, &LoadOptions::default());
     check_sums(&loaded);
-    let (heat, pages) = heat(&there);
+    let held = cached(&mut session(&there), "ev");
+    let hits = hits(&there);
+    let (heat, pages) = (heat(&there, &held), held.len());
     let table = outcome(&loaded, "public.ev");
     let mapped = table.mapped_by;
     println!(
-        "{how}: {heat:.1} % of the hot rows in {pages} pages ({} in the image), {mapped:?}",
+        "{how}: {heat:.1} % of the hot rows in {pages} pages ({} in the image), {hits:.1} % hits \
+         with the index, {mapped:?}",
         table.pages.in_image
     );
+    if matches!(mapped, Some(PageMapping::Keys { .. })) {
+        assert!(hits >= 95.0, "{hits}");
+    }
     (heat, loaded)
 }
 
@@ -96,8 +124,8 @@ fn rows_are_found_after_vacuum_full() {
             let here = target(&cluster, "postgres");
             events(&mut session(&here));
             let image = heated(&mut cluster, "postgres", source);
-            let (before, _) = heat(&here);
-            assert!(before > 99.0, "{before}");
+            let held = cached(&mut session(&here), "ev");
+            assert_eq!(heat(&here, &held), 100.0);
             session(&here).query("VACUUM FULL ev").unwrap();
             let (kept, loaded) =
                 reheat(&mut cluster, "postgres", &image, &format!("VACUUM FULL, {how}"));
@@ -341,8 +369,8 @@ fn keys_of_any_types_and_columns_are_found() {
         assert_eq!(mapped("public.keyless"), Some(PageMapping::Length));
         let mut client = session(&here);
         for table in &tables[..2] {
-            let cached = cached(&mut client, table);
-            assert!((52..=100).all(|block| cached.contains(&block)), "{major} {table} {cached:?}");
+            let held = cached(&mut client, table);
+            assert!((52..=100).all(|block| held.contains(&block)), "{major} {table} {held:?}");
         }
     }
 }
