@@ -222,18 +222,15 @@ fn missing_pages(
             }
         };
         for cached in &relation.forks {
-            let now = found.lengths[cached.fork.number() as usize];
             let blocks = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
-            let mapping = found.mapping.as_ref().filter(|_| cached.fork == Fork::Main);
-            let MappedPages { mut pages, beyond_end } = match (mapping, now) {
-                (Some(mapping), Some(now)) => map_by_rows(cached, mapping, now, blocks, outcome),
-                _ => {
-                    if outcome.is_rewritten && cached.fork == Fork::Main {
-                        outcome.mapped_by = Some(PageMapping::Length);
-                    }
-                    map_pages(cached, now, outcome.is_rewritten)
-                }
-            };
+            let MappedPages { mut pages, beyond_end, by } =
+                map_pages(cached, found, outcome.is_rewritten, blocks);
+            if let Some(PageMapping::SampledRows { .. }) = by {
+                // Pages that the sampled rows do not reach count as missing.
+                outcome.pages.not_found +=
+                    (cached.pages.len() as u64).saturating_sub(pages.len() as u64);
+            }
+            outcome.mapped_by = outcome.mapped_by.or(by);
             outcome.pages.beyond_end += beyond_end;
             outcome.pages.requested += pages.len() as u64;
             let resident = remove_resident(&mut pages, blocks);
@@ -257,17 +254,27 @@ fn missing_pages(
 struct MappedPages {
     pages: Vec<PlannedPage>,
     beyond_end: u64,
+    /// How the pages of a rewritten relation's main fork were found.
+    by: Option<PageMapping>,
 }
 
-/// Maps the pages of the main fork of a rewritten relation, which has `now` pages, by the rows that
-/// were found. `resident` are its pages in the cache, after the rows were looked up.
-fn map_by_rows(
+/// Maps the pages of a fork in the image to those of the relation on the server. `resident` are the
+/// blocks of the fork in the cache, after rows were looked up.
+///
+/// If the file is the same, blocks keep their numbers. Those of a rewritten relation are found by
+/// its rows, or else by their share of its length.
+fn map_pages(
     cached: &CachedFork,
-    mapping: &BlockMapping,
-    now: u32,
+    found: &LocatedRelation,
+    is_rewritten: bool,
     resident: &[u32],
-    outcome: &mut RelationOutcome,
 ) -> MappedPages {
+    let now = found.lengths[cached.fork.number() as usize];
+    let is_main = cached.fork == Fork::Main;
+    let (Some(mapping), Some(now)) = (found.mapping.as_ref().filter(|_| is_main), now) else {
+        let by = (is_rewritten && is_main).then_some(PageMapping::Length);
+        return MappedPages { by, ..map_by_length(cached, now, is_rewritten) };
+    };
     let (pages, by) = match mapping {
         BlockMapping::InOrder(ordered) => {
             (ordered.map(cached, now), PageMapping::Keys { rows: ordered.len() })
@@ -281,12 +288,7 @@ fn map_by_rows(
             (index_pages(cached, now, resident), PageMapping::Descents { rows: *rows })
         }
     };
-    if matches!(by, PageMapping::SampledRows { .. }) {
-        // Pages that the sampled rows do not reach count as missing.
-        outcome.pages.not_found += (cached.pages.len() as u64).saturating_sub(pages.len() as u64);
-    }
-    outcome.mapped_by = Some(by);
-    MappedPages { pages, beyond_end: 0 }
+    MappedPages { pages, beyond_end: 0, by: Some(by) }
 }
 
 /// Returns the pages of an index that was descended: those in the cache, and the smallest gaps
@@ -307,18 +309,15 @@ fn index_pages(cached: &CachedFork, now: u32, resident: &[u32]) -> Vec<PlannedPa
         .collect()
 }
 
-/// Maps the pages of a fork in the image to those on the server, whose fork has `now` pages (if
-/// known).
-///
-/// If the file is the same, blocks keep their numbers. A rewritten relation usually has its
-/// contents in the same order, so blocks are scaled to its new length. Blocks keep their numbers
-/// also if it is longer by no more pages than bulk loading leaves empty at its end.
-fn map_pages(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> MappedPages {
+/// Maps the pages of a fork by their numbers, or by their share of the length of a rewritten fork,
+/// which has `now` pages, if known. Blocks also keep their numbers if it is longer by no more pages
+/// than bulk loading leaves empty at its end.
+fn map_by_length(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> MappedPages {
     let old = cached.length.filter(|&old| old > 0);
     if let (true, Some(now), Some(old)) = (is_rewritten, now, old)
         && !(old..=old.saturating_add(EMPTY_TAIL_MAX)).contains(&now)
     {
-        return MappedPages { pages: scale_pages(cached, now, old), beyond_end: 0 };
+        return MappedPages { pages: scale_pages(cached, now, old), beyond_end: 0, by: None };
     }
     let end = now.unwrap_or(u32::MAX);
     let mut pages: Vec<_> = cached
@@ -329,7 +328,7 @@ fn map_pages(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> Mappe
     let all = pages.len();
     pages.truncate(pages.partition_point(|page| page.block < end));
     let beyond_end = (all - pages.len()) as u64;
-    MappedPages { pages, beyond_end }
+    MappedPages { pages, beyond_end, by: None }
 }
 
 fn scale_pages(cached: &CachedFork, now: u32, old: u32) -> Vec<PlannedPage> {
