@@ -5,10 +5,12 @@ mod advise;
 mod autoprewarm;
 mod benchmark;
 mod diff;
+mod dry_run;
 mod dump;
 mod follow;
 mod info;
 mod load;
+mod selection;
 mod table;
 mod watch;
 

@@ -245,6 +245,9 @@ mod tests {
         out.write_varint(1);
         out.write_varint(0);
         out.write_varint((1 << 30) - 1);
-        assert!(matches!(CachedPages::read(&mut ByteReader::new(&out), &mut PageBudget::new(0)), Err(BodyError::Truncated)));
+        assert!(matches!(
+            CachedPages::read(&mut ByteReader::new(&out), &mut PageBudget::new(0)),
+            Err(BodyError::Truncated)
+        ));
     }
 }

@@ -82,7 +82,10 @@ fn requested_generations_are_retained() {
         image.save(&path, Generations(2)).unwrap();
     }
     let buffers = |name: &str| CacheImage::open(dir.path().join(name)).unwrap().origin.buffers;
-    assert_eq!([buffers("cache"), buffers("cache.1"), buffers("cache.2")], [20_005, 20_004, 20_003]);
+    assert_eq!(
+        [buffers("cache"), buffers("cache.1"), buffers("cache.2")],
+        [20_005, 20_004, 20_003]
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
