@@ -38,6 +38,7 @@ use howdah_connect::ConnectTarget;
 use crate::{
     dump::{DumpSource, QueryFailure},
     image::CacheImage,
+    os_cache::ForkBlocks,
 };
 
 pub use forecast::{ASSUMED_RATES, LoadForecast, RateBasis, SAMPLE_BYTES_MAX, TimeEstimate};
@@ -48,6 +49,7 @@ pub use report::{
 };
 
 use attempt::{Attempt, AttemptResult};
+pub(crate) use throttle::Throttle;
 
 /// The options of a load, including its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +218,22 @@ pub fn forecast(
     let options = LoadOptions { dry_run: false, ..options.clone() };
     let forecast = Attempt::new(image, target, &options, observer)?.forecast();
     Ok(LoadForecast { limited, ..forecast })
+}
+
+/// Finds the present files of an image's relations on the server at `target`, and the blocks there
+/// that correspond to the image's pages. Also returns the outcome of each relation, in the order of
+/// the image: those that were not found, and pages beyond the end. Loads nothing.
+///
+/// # Errors
+///
+/// The server cannot be queried at all, or has another page size.
+pub fn locate_blocks(
+    image: &CacheImage,
+    target: &ConnectTarget,
+    options: &LoadOptions,
+    observer: &dyn LoadObserver,
+) -> Result<(Vec<ForkBlocks>, Vec<RelationOutcome>), LoadError> {
+    Ok(Attempt::new(image, target, options, observer)?.locate_blocks())
 }
 
 /// Maximum number of attempts, since a load may be what crashes the server.

@@ -131,7 +131,12 @@ impl Selection {
         (!forks.is_empty()).then(|| Relation { forks, ..relation.clone() })
     }
 
-    fn check_patterns(&self, image: &CacheImage) -> Result<(), NoMatch> {
+    /// Checks that each pattern matches something in the image.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::select`].
+    pub fn check_patterns(&self, image: &CacheImage) -> Result<(), NoMatch> {
         let databases: BTreeSet<&str> = image
             .relations
             .iter()

@@ -46,6 +46,13 @@ impl SelectionArgs {
         }
     }
 
+    /// Returns the selection, if its patterns match something in the image.
+    pub(super) fn check(&self, image: &CacheImage) -> anyhow::Result<Selection> {
+        let selection = self.selection();
+        selection.check_patterns(image).map_err(no_match)?;
+        Ok(selection)
+    }
+
     /// Returns the selected part of an image. A pattern without a match becomes a usage error.
     pub(super) fn select(&self, image: CacheImage) -> anyhow::Result<SelectedImage> {
         let selection = self.selection();
