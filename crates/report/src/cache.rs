@@ -2,6 +2,7 @@
 //! programs.
 
 pub mod advice;
+pub mod blocks;
 pub mod image;
 
 use howdah_warm::image::{CacheImage, Relation};

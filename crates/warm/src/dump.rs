@@ -19,8 +19,11 @@ use std::{
 use howdah_connect::{Client, ConnectError, ConnectTarget, QueryError};
 use howdah_inspect::RunningServer;
 
-use crate::image::{
-    CacheImage, CachedFork, CachedPage, Fork, ImageOrigin, ImageSource, Relation, RelationFile,
+use crate::{
+    image::{
+        CacheImage, CachedFork, CachedPage, Fork, ImageOrigin, ImageSource, Relation, RelationFile,
+    },
+    os_cache::FileGeometry,
 };
 
 use catalog_names::CatalogRelation;
@@ -175,12 +178,77 @@ fn dump_with(
             .flatten();
         KeyReader::new(memory.map(|map| (map, cluster_info.page_bytes)), options.known)
     });
+    let files = cached.forks.keys().map(|(file, _)| *file);
+    let keys = keys.map(|keys| (keys, &cached));
     let Catalogs { names, keys, unnamed } =
-        query_catalogs(target, &mut client, &cluster_info, &cached, keys);
+        query_catalogs(target, &mut client, &cluster_info, files, keys);
     // A restart of the server would have closed this connection.
     client.one_value("SELECT 1").map_err(|error| DumpError::ServerLost(error.into()))?;
     let image = assemble(origin, &cluster_info, cached, &names, keys);
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
+}
+
+/// Sets the names of an image's relations, and whether they are logged, from the catalogs of the
+/// server at `target`, where the image was taken by file number. Returns the databases that could
+/// not be queried, with the reasons.
+///
+/// # Errors
+///
+/// The server cannot be queried, or is another cluster, whose files have other numbers.
+pub fn name_relations(
+    image: &mut CacheImage,
+    target: &ConnectTarget,
+) -> Result<Vec<(String, QueryFailure)>, NamingError> {
+    let mut client = connect(target).map_err(NamingError::Server)?;
+    let cluster_info = ClusterInfo::query(&mut client).map_err(NamingError::Server)?;
+    let (image_id, server_id) = (image.origin.system_identifier, cluster_info.system_identifier);
+    if image_id != 0 && server_id != 0 && image_id != server_id {
+        return Err(NamingError::OtherCluster { image: image_id, server: server_id });
+    }
+    let files = image.relations.iter().map(|relation| relation.file);
+    let Catalogs { names, unnamed, .. } =
+        query_catalogs(target, &mut client, &cluster_info, files, None);
+    for relation in &mut image.relations {
+        if let Some(named) = names.get(&relation.file) {
+            relation.name = Some(named.name.clone());
+            relation.is_logged = named.is_logged;
+        }
+    }
+    image.origin.server_version = cluster_info.server_version;
+    let oids = image.relations.iter().map(|relation| relation.file.database);
+    let named = oids.filter_map(|oid| Some((oid, cluster_info.databases.get(&oid)?.name.clone())));
+    image.databases = named.collect();
+    Ok(unnamed)
+}
+
+/// The reason why the relations of an image could not be named.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamingError {
+    /// The server could not be queried.
+    #[error("cannot query the names of relations")]
+    Server(#[source] QueryFailure),
+    /// The image is of another cluster.
+    #[error("the server is cluster {server}, but the files are of cluster {image}")]
+    OtherCluster {
+        /// System identifier of the image.
+        image: u64,
+        /// System identifier of the server.
+        server: u64,
+    },
+}
+
+/// Queries how the server of `client` divides relations into pages and files.
+///
+/// # Errors
+///
+/// The server cannot be queried.
+pub fn file_geometry(client: &mut Client) -> Result<FileGeometry, QueryFailure> {
+    let mut query = |what, sql: &str| parse_number::<u64>(what, client.one_value(sql)?);
+    let page_bytes = query("block_size", "SHOW block_size")?;
+    let segment_bytes =
+        query("segment_size", "SELECT pg_size_bytes(current_setting('segment_size'))")?;
+    Ok(FileGeometry { page_bytes: u32::try_from(page_bytes).unwrap_or(8192), segment_bytes })
 }
 
 /// Takes an image of a server on this host without connecting to it, so the server may be stopping,
@@ -383,11 +451,11 @@ fn query_catalogs(
     target: &ConnectTarget,
     client: &mut Client,
     cluster_info: &ClusterInfo,
-    cached: &BufferContents,
-    mut keys: Option<KeyReader<'_>>,
+    files: impl Iterator<Item = RelationFile>,
+    mut keys: Option<(KeyReader<'_>, &BufferContents)>,
 ) -> Catalogs {
     let mut requested: BTreeMap<u32, Vec<RelationFile>> = BTreeMap::new();
-    for &(file, _) in cached.forks.keys() {
+    for file in files {
         let files = requested.entry(file.database).or_default();
         if files.last() != Some(&file) {
             files.push(file);
@@ -406,7 +474,7 @@ fn query_catalogs(
         let mut query = |client: &mut Client| -> Result<(), QueryFailure> {
             let tablespace = database.tablespace;
             found.names.extend(catalog_names::query_names(client, tablespace, oid, &files)?);
-            if let Some(keys) = &mut keys {
+            if let Some((keys, cached)) = &mut keys {
                 found.keys.extend(keys.read(client, tablespace, oid, cached)?);
             }
             Ok(())

@@ -8,6 +8,7 @@ mod body;
 mod file;
 mod pages;
 mod row_keys;
+mod selection;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -16,6 +17,9 @@ pub use file::{FileError, Generations};
 pub use howdah_inspect::Fork;
 pub use pages::{CachedPage, CachedPages};
 pub use row_keys::{KeyedRow, RowKeys};
+pub use selection::{
+    DatabasePattern, NEAR_NAMES_MAX, NameGlob, NoMatch, RelationPattern, SelectedImage, Selection,
+};
 
 /// The contents of a server's buffers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,9 @@ pub enum ImageSource {
     PgBuffercache,
     /// A file of contrib's autoprewarm, which records neither usage nor dirty pages.
     Autoprewarm,
+    /// The operating system's page cache of the server's files. Usage counts are 1, and no page is
+    /// dirty: both are unknown.
+    OsCache,
 }
 
 /// A relation with pages in the cache.
@@ -178,6 +185,7 @@ impl ImageSource {
             Self::Memory => "memory",
             Self::PgBuffercache => "pg_buffercache",
             Self::Autoprewarm => "autoprewarm",
+            Self::OsCache => "os_cache",
         }
     }
 }

@@ -18,6 +18,7 @@
 mod attempt;
 mod block_mapping;
 mod catalog;
+mod forecast;
 mod load_threads;
 mod method;
 mod occupancy;
@@ -40,8 +41,10 @@ use howdah_connect::ConnectTarget;
 use crate::{
     dump::{DumpSource, QueryFailure},
     image::CacheImage,
+    os_cache::ForkBlocks,
 };
 
+pub use forecast::{ASSUMED_RATES, LoadForecast, RateBasis, SAMPLE_BYTES_MAX, TimeEstimate};
 pub use method::{LoadMethod, PrewarmMode};
 pub use report::{
     LoadReport, PageCounts, PageMapping, RelationOutcome, RelationProblem, RenamedRelation,
@@ -49,6 +52,7 @@ pub use report::{
 };
 
 use attempt::{Attempt, AttemptResult};
+pub(crate) use throttle::Throttle;
 
 /// The options of a load, including its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +71,9 @@ pub struct LoadOptions {
     pub limit: Option<u64>,
     /// Maps the names of databases in the image to their names on the server, where they differ.
     pub database_names: BTreeMap<String, String>,
+    /// Maps the names of schemas in the image to their names on the server, in all databases.
+    /// Relations in these schemas are found by name even on the image's own cluster.
+    pub schema_names: BTreeMap<String, String>,
     /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,
     /// Maximum wait for an unreachable or starting server, whenever a connection is made.
@@ -89,6 +96,7 @@ impl Default for LoadOptions {
             evict: false,
             limit: None,
             database_names: BTreeMap::new(),
+            schema_names: BTreeMap::new(),
             lock_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(60),
             dump_source: DumpSource::Best,
@@ -191,6 +199,44 @@ pub fn load(
         }
     }
     Err(LoadError::Restarts { times: ATTEMPTS_MAX })
+}
+
+/// Forecasts the load of `image` into the server at `target`, without loading anything into its
+/// buffers. Reads a sample of at most [`SAMPLE_BYTES_MAX`] to estimate the time.
+///
+/// # Errors
+///
+/// The server cannot be queried at all, or has another page size. Problems with single relations
+/// and databases are part of the forecast.
+pub fn forecast(
+    image: &CacheImage,
+    target: &ConnectTarget,
+    options: &LoadOptions,
+    observer: &dyn LoadObserver,
+) -> Result<LoadForecast, LoadError> {
+    let all = image.page_count();
+    let hottest = options.limit.filter(|&limit| limit < all).map(|limit| image.hottest(limit));
+    let image = hottest.as_ref().unwrap_or(image);
+    let limited = all - image.page_count();
+    let options = LoadOptions { dry_run: false, ..options.clone() };
+    let forecast = Attempt::new(image, target, &options, observer)?.forecast();
+    Ok(LoadForecast { limited, ..forecast })
+}
+
+/// Finds the present files of an image's relations on the server at `target`, and the blocks there
+/// that correspond to the image's pages. Also returns the outcome of each relation, in the order of
+/// the image: those that were not found, and pages beyond the end. Loads nothing.
+///
+/// # Errors
+///
+/// The server cannot be queried at all, or has another page size.
+pub fn locate_blocks(
+    image: &CacheImage,
+    target: &ConnectTarget,
+    options: &LoadOptions,
+    observer: &dyn LoadObserver,
+) -> Result<(Vec<ForkBlocks>, Vec<RelationOutcome>), LoadError> {
+    Ok(Attempt::new(image, target, options, observer)?.locate_blocks())
 }
 
 /// Maximum number of attempts, since a load may be what crashes the server.

@@ -1,11 +1,16 @@
-//! Controls the operating system's page cache, which holds the server's files.
+//! Controls the operating system's page cache, which contains pages of the server's files.
 //!
-//! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
-//! for experiments.
+//! [`snapshot()`] takes an image of it, and [`restore()`] brings the pages of an image into it.
+//! [`read_ahead`] does so before the server accepts queries, and [`evict`] empties it for
+//! experiments.
 //!
-//! These functions must run on the server's host, with access to the server's files. They read no
-//! data themselves: the kernel is only advised (posix_fadvise(2)). File numbers are those of the
-//! image, so reading ahead is useful only on the image's own server or a physical copy of it.
+//! These functions must run on the server's host, with access to the server's files. File numbers
+//! are those of the image, so reading ahead is useful only on the image's own server or a physical
+//! copy of it.
+
+mod resident_pages;
+mod restore;
+mod snapshot;
 
 use std::{
     fs::{self, File},
@@ -17,6 +22,42 @@ use std::{
 use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
+
+pub use restore::{ForkBlocks, RestoreReport, blocks_by_file, restore};
+pub use snapshot::{OsCacheSnapshot, snapshot};
+
+/// How a server divides relations into pages and files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileGeometry {
+    /// `block_size`, in bytes.
+    pub page_bytes: u32,
+    /// `segment_size`, in bytes: a multiple of the page size.
+    pub segment_bytes: u64,
+}
+
+/// PostgreSQL's defaults, which few builds change: pages of 8 KiB, segments of 1 GiB.
+impl Default for FileGeometry {
+    fn default() -> Self {
+        Self { page_bytes: 8192, segment_bytes: SEGMENT_BYTES }
+    }
+}
+
+impl FileGeometry {
+    /// Pages in a segment, at least 1.
+    fn segment_blocks(self) -> u64 {
+        (self.segment_bytes / u64::from(self.page_bytes.max(1))).max(1)
+    }
+
+    /// Returns the number of the segment that contains a block.
+    fn segment(self, block: u32) -> u64 {
+        u64::from(block) / self.segment_blocks()
+    }
+
+    /// Returns the first block of a segment; `None` if there cannot be such a segment.
+    fn first_block(self, segment: u32) -> Option<u32> {
+        u32::try_from(u64::from(segment) * self.segment_blocks()).ok()
+    }
+}
 
 /// The result of [`read_ahead`]: how much the kernel was asked to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,6 +240,44 @@ fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<
     Ok(())
 }
 
+/// The name of a file of a relation: `FILENODE`, then `_fsm`, `_vm` or `_init`, then `.SEGMENT`.
+/// Names of temporary relations start with a `t`, and are not parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SegmentName {
+    filenode: u32,
+    fork: Fork,
+    segment: u32,
+}
+
+impl SegmentName {
+    fn parse(name: &str) -> Option<Self> {
+        let (name, segment) = match name.split_once('.') {
+            Some((name, segment)) => (name, Some(segment)),
+            None => (name, None),
+        };
+        let (filenode, fork) = match name.split_once('_') {
+            Some((_, "main")) => return None,
+            Some((filenode, fork)) => (filenode, Fork::from_name(fork)?),
+            None => (name, Fork::Main),
+        };
+        // `parse()` would accept a sign.
+        let number = |text: &str| {
+            let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| is_decimal)
+        };
+        let segment = segment.map_or(Some(0), number)?;
+        Some(Self { filenode: number(filenode)?, fork, segment })
+    }
+}
+
+/// A folder with files of relations.
+struct RelationFolder {
+    path: PathBuf,
+    /// `pg_database.oid`, 0 for the shared catalogs.
+    database: u32,
+    tablespace: u32,
+}
+
 /// Locates the files of a data directory.
 #[derive(Debug)]
 struct DataDirLayout {
@@ -223,6 +302,46 @@ impl DataDirLayout {
         Ok(Self { data_dir: data_dir.to_path_buf(), version })
     }
 
+    /// Returns the server's major version; `None` if the data directory names none.
+    fn major(&self) -> Option<u32> {
+        self.version.trim_matches(|char: char| !char.is_ascii_digit()).parse().ok()
+    }
+
+    /// Returns the folders of all databases in all tablespaces.
+    fn folders(&self) -> Result<Vec<RelationFolder>, OsCacheError> {
+        let global = self.data_dir.join("global");
+        let mut folders =
+            vec![RelationFolder { path: global, database: 0, tablespace: GLOBAL_TABLESPACE }];
+        let mut add_databases = |tablespace, folder: &Path| -> Result<(), OsCacheError> {
+            for (path, database) in numbered_entries(folder)? {
+                folders.push(RelationFolder { path, database, tablespace });
+            }
+            Ok(())
+        };
+        add_databases(DEFAULT_TABLESPACE, &self.data_dir.join("base"))?;
+        for (path, tablespace) in numbered_entries(&self.data_dir.join("pg_tblspc"))? {
+            if let Some(folder) = self.version_folder(&path) {
+                add_databases(tablespace, &folder)?;
+            }
+        }
+        Ok(folders)
+    }
+
+    /// Returns this version's directory in a tablespace.
+    fn version_folder(&self, tablespace: &Path) -> Option<PathBuf> {
+        let mut names = fs::read_dir(tablespace).ok()?.flatten();
+        let is_ours =
+            |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&self.version);
+        Some(names.find(is_ours)?.path())
+    }
+
+    /// Returns a path for messages about a relation whose tablespace is not found.
+    fn missing_file(&self, file: RelationFile) -> PathBuf {
+        let RelationFile { database, tablespace, filenode } = file;
+        self.data_dir
+            .join(format!("pg_tblspc/{tablespace}/{}*/{database}/{filenode}", self.version))
+    }
+
     /// Returns the path of the first segment of a relation's main fork; `None` if its tablespace is
     /// not found.
     fn file(&self, file: RelationFile) -> Option<PathBuf> {
@@ -232,15 +351,25 @@ impl DataDirLayout {
             GLOBAL_TABLESPACE => self.data_dir.join("global"),
             other => {
                 let tablespace = self.data_dir.join(format!("pg_tblspc/{other}"));
-                let mut names = fs::read_dir(tablespace).ok()?.flatten();
-                let is_ours = |entry: &fs::DirEntry| {
-                    entry.file_name().to_string_lossy().starts_with(&self.version)
-                };
-                names.find(is_ours)?.path().join(database.to_string())
+                self.version_folder(&tablespace)?.join(database.to_string())
             }
         };
         Some(folder.join(filenode.to_string()))
     }
+}
+
+/// Returns the entries of a folder whose names are numbers.
+fn numbered_entries(folder: &Path) -> Result<Vec<(PathBuf, u32)>, OsCacheError> {
+    let failed = |source| OsCacheError { path: folder.to_path_buf(), action: "listed", source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            found.push((entry.path(), number));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -262,6 +391,35 @@ mod tests {
         assert_eq!(path(Fork::Main, 0), Path::new("base/5/7"));
         assert_eq!(path(Fork::VisibilityMap, 0), Path::new("base/5/7_vm"));
         assert_eq!(path(Fork::Main, 2), Path::new("base/5/7.2"));
+    }
+
+    #[test]
+    fn names_of_relation_files_are_parsed() {
+        let parsed = |name: &str| {
+            SegmentName::parse(name).map(|name| (name.filenode, name.fork, name.segment))
+        };
+        assert_eq!(parsed("16384"), Some((16_384, Fork::Main, 0)));
+        assert_eq!(parsed("16384.12"), Some((16_384, Fork::Main, 12)));
+        assert_eq!(parsed("16384_vm"), Some((16_384, Fork::VisibilityMap, 0)));
+        assert_eq!(parsed("16384_fsm.1"), Some((16_384, Fork::FreeSpaceMap, 1)));
+        for other in ["t3_16384", "PG_VERSION", "pg_filenode.map", "1.x", "1_main", "+1", "", "1."]
+        {
+            assert_eq!(parsed(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_found_in_their_segments() {
+        let geometry = FileGeometry::default();
+        assert_eq!(geometry.segment_blocks(), 131_072);
+        assert_eq!(
+            [0, 131_071, 131_072, u32::MAX].map(|it| geometry.segment(it)),
+            [0, 0, 1, 32_767]
+        );
+        assert_eq!(geometry.first_block(3), Some(393_216));
+        assert_eq!(geometry.first_block(40_000), None);
+        let odd = FileGeometry { page_bytes: 0, segment_bytes: 0 };
+        assert_eq!(odd.segment(7), 7);
     }
 
     fn image(files: &[(RelationFile, u32)]) -> CacheImage {

@@ -5,10 +5,13 @@ mod advise;
 mod autoprewarm;
 mod benchmark;
 mod diff;
+mod dry_run;
 mod dump;
 mod follow;
 mod info;
 mod load;
+mod os_cache;
+mod selection;
 mod table;
 mod watch;
 
@@ -48,6 +51,7 @@ commands! {
         Diff(diff::Args) => diff::run,
         Import(autoprewarm::ImportArgs) => autoprewarm::import,
         Export(autoprewarm::ExportArgs) => autoprewarm::export,
+        OsCache(os_cache::Args) => os_cache::run,
         Advise(advise::Args) => advise::run,
         Benchmark(benchmark::Args) => benchmark::run,
         Watch(watch::Args) => watch::run,

@@ -9,7 +9,8 @@ use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
 
 use super::{
     CacheImage, CachedFork, Fork, ImageOrigin, ImageSource, QualifiedName, Relation, RelationFile,
-    RelationName, RowKeys, pages::CachedPages,
+    RelationName, RowKeys,
+    pages::{CachedPages, PageBudget},
 };
 
 /// The reason why bytes are not a valid image.
@@ -45,6 +46,12 @@ pub enum BodyError {
         bytes: u64,
         /// The limit, in bytes.
         limit: u64,
+    },
+    /// There are more pages than a cache of the stated size can contain.
+    #[error("it claims more pages than a cache of {buffers} buffers can contain")]
+    TooManyPages {
+        /// Number of buffers that the image states.
+        buffers: u32,
     },
     /// Decompression failed.
     #[error("its compressed part cannot be decompressed")]
@@ -108,8 +115,9 @@ impl CacheImage {
         }
         let count = reader.count()?;
         let mut relations = Vec::new();
+        let mut budget = PageBudget::new(origin.buffers);
         for _ in 0..count {
-            relations.push(read_relation(&mut reader, version)?);
+            relations.push(read_relation(&mut reader, version, &mut budget)?);
         }
         if reader.is_empty() {
             Ok(Self { origin, databases, relations })
@@ -122,7 +130,7 @@ impl CacheImage {
 /// The first format version with keys of rows.
 const VERSION_OF_KEYS: u32 = 2;
 
-fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
+pub(super) fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
     out.write_varint(u64::from(origin.server_version));
     out.write_varint(origin.system_identifier);
     out.write_varint(u64::from(origin.page_bytes));
@@ -132,6 +140,7 @@ fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
         ImageSource::Memory => 0,
         ImageSource::PgBuffercache => 1,
         ImageSource::Autoprewarm => 2,
+        ImageSource::OsCache => 3,
     });
 }
 
@@ -146,10 +155,33 @@ fn read_origin(reader: &mut ByteReader<'_>) -> Result<ImageOrigin, BodyError> {
             0 => ImageSource::Memory,
             1 => ImageSource::PgBuffercache,
             2 => ImageSource::Autoprewarm,
+            3 => ImageSource::OsCache,
             found => return Err(BodyError::Unknown { what: "source", found }),
         },
     })
 }
+
+/// Returns the maximum size of a body, in bytes, by the number of buffers at its start; `None` if
+/// that is unknown. `start` is the start of the body, at least [`ORIGIN_BYTES_MAX`] of it if it is
+/// that long.
+pub(super) fn size_limit(start: &[u8]) -> Result<Option<u64>, BodyError> {
+    let mut reader = ByteReader::new(start);
+    let (_version, _identifier, _page_bytes) =
+        (reader.varint()?, reader.varint()?, reader.varint()?);
+    Ok(match reader.narrow()? {
+        0 => None,
+        buffers => Some(BASE_BYTES_MAX + PageBudget::new(buffers).limit() * PAGE_BYTES_MAX),
+    })
+}
+
+/// Maximum length of the numbers at the start of a body, up to the number of buffers.
+pub(super) const ORIGIN_BYTES_MAX: u64 = 4 * 10;
+/// Maximum bytes of a body without its pages: the origin, the names of databases, and relations
+/// without pages.
+const BASE_BYTES_MAX: u64 = 1 << 20;
+/// Maximum bytes of a page in a body, if each page is the only one of its relation: file numbers,
+/// schema and name of up to 63 bytes each, lengths, flags, and what later versions add.
+const PAGE_BYTES_MAX: u64 = 512;
 
 fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
     out.write_varint(u64::from(relation.file.database));
@@ -180,7 +212,11 @@ fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
     }
 }
 
-fn read_relation(reader: &mut ByteReader<'_>, version: u32) -> Result<Relation, BodyError> {
+fn read_relation(
+    reader: &mut ByteReader<'_>,
+    version: u32,
+    budget: &mut PageBudget,
+) -> Result<Relation, BodyError> {
     let file = RelationFile {
         database: reader.narrow()?,
         tablespace: reader.narrow()?,
@@ -205,13 +241,16 @@ fn read_relation(reader: &mut ByteReader<'_>, version: u32) -> Result<Relation, 
     };
     let mut forks = Vec::new();
     for _ in 0..reader.count()? {
-        forks.push(read_fork(reader)?);
+        forks.push(read_fork(reader, budget)?);
     }
     let keys = if version >= VERSION_OF_KEYS { RowKeys::read(reader)? } else { None };
     Ok(Relation { file, name, is_logged, forks, keys })
 }
 
-fn read_fork(reader: &mut ByteReader<'_>) -> Result<CachedFork, BodyError> {
+fn read_fork(
+    reader: &mut ByteReader<'_>,
+    budget: &mut PageBudget,
+) -> Result<CachedFork, BodyError> {
     let number = reader.byte()?;
     let fork = Fork::from_number(u32::from(number))
         .ok_or(BodyError::Unknown { what: "fork", found: number })?;
@@ -219,5 +258,5 @@ fn read_fork(reader: &mut ByteReader<'_>) -> Result<CachedFork, BodyError> {
         None => None,
         Some(length) => Some(u32::try_from(length).map_err(|_| BodyError::NumberOutOfRange)?),
     };
-    Ok(CachedFork { fork, length, pages: CachedPages::read(reader)? })
+    Ok(CachedFork { fork, length, pages: CachedPages::read(reader, budget)? })
 }

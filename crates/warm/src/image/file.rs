@@ -6,18 +6,21 @@
 //! | 8–11 | format version, little-endian; currently 2 |
 //! | 12–19 | size of the uncompressed body, little-endian |
 //! | 20–27 | XXH3-64 of the uncompressed body, little-endian |
-//! | 28– | the body, one zstd frame |
+//! | 28– | the body, one zstd frame; another one that is skipped, if the body compresses extremely well |
 
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Read, Write as _},
     path::{Path, PathBuf},
 };
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{BodyError, CacheImage, ImageError};
+use super::{
+    BodyError, CacheImage, ImageError,
+    body::{ORIGIN_BYTES_MAX, size_limit},
+};
 
 /// The reason why a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -121,25 +124,61 @@ impl CacheImage {
             source,
         })?;
         bytes.extend(packed);
+        pad(&mut bytes, body.len() as u64);
         Ok(bytes)
     }
 }
 
+/// Decompresses a body of the stated `length`. Refuses a length that the size of the file does not
+/// justify, or the number of buffers at the body's start, before decompressing more than that
+/// start. Memory grows with the data and not with the stated length, up to about twice of it.
 fn decompress(packed: &[u8], length: u64) -> Result<Vec<u8>, BodyError> {
-    if length > MAX_BODY_BYTES {
-        return Err(BodyError::TooLarge { bytes: length, limit: MAX_BODY_BYTES });
-    }
+    let check = |limit: u64| match length {
+        length if length > limit => Err(BodyError::TooLarge { bytes: length, limit }),
+        _ => Ok(()),
+    };
+    check(MAX_BODY_BYTES)?;
+    check(size_limit_of_file(packed.len() as u64))?;
     let mut body = Vec::new();
-    let decoder = zstd::Decoder::new(packed).map_err(BodyError::Decompression)?;
-    // Read one byte more than expected, to detect excess data; memory grows with the actual data,
-    // not with the stated size.
-    let read = decoder.take(length + 1).read_to_end(&mut body);
-    match read {
+    let mut decoder = zstd::Decoder::new(packed).map_err(BodyError::Decompression)?;
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(BodyError::Decompression)?;
+    read_up_to(&mut decoder, ORIGIN_BYTES_MAX.min(length), &mut body)?;
+    if let Some(limit) = size_limit(&body)? {
+        check(limit)?;
+    }
+    // Read one byte more than expected, to detect excess data.
+    let rest = (length + 1).saturating_sub(body.len() as u64);
+    read_up_to(&mut decoder, rest, &mut body)?;
+    match body.len() as u64 {
+        read if read < length => Err(BodyError::Truncated),
+        read if read > length => Err(BodyError::InconsistentCounts),
+        _ => Ok(body),
+    }
+}
+
+fn read_up_to(from: &mut impl Read, bytes: u64, body: &mut Vec<u8>) -> Result<(), BodyError> {
+    match from.take(bytes).read_to_end(body) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(BodyError::Truncated),
         Err(error) => Err(BodyError::Decompression(error)),
-        Ok(read) if (read as u64) < length => Err(BodyError::Truncated),
-        Ok(read) if read as u64 > length => Err(BodyError::InconsistentCounts),
-        Ok(_) => Ok(body),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Returns the maximum size of a body whose compressed form takes `packed` bytes.
+fn size_limit_of_file(packed: u64) -> u64 {
+    packed.saturating_mul(RATIO_MAX).saturating_add(SMALL_BODY_BYTES)
+}
+
+/// Pads an image of an extremely uniform cache with a frame that decompression skips (RFC 8878,
+/// 3.1.2), so that its body is not larger than [`size_limit_of_file`] permits.
+fn pad(bytes: &mut Vec<u8>, body: u64) {
+    let packed = (bytes.len() - HEADER_BYTES) as u64;
+    let padding = body.saturating_sub(SMALL_BODY_BYTES).div_ceil(RATIO_MAX).saturating_sub(packed);
+    // At most 1 MiB, because a body is at most 1 GiB.
+    if let Ok(padding @ 1..) = u32::try_from(padding) {
+        bytes.extend(SKIPPABLE_MAGIC.to_le_bytes());
+        bytes.extend(padding.to_le_bytes());
+        bytes.resize(bytes.len() + padding as usize, 0);
     }
 }
 
@@ -199,6 +238,16 @@ const HEADER_BYTES: usize = 28;
 /// Maximum size of an uncompressed body: two bytes for each of 512 million pages, 4 TiB of buffers.
 const MAX_BODY_BYTES: u64 = 1 << 30;
 const MAX_FILE_BYTES: u64 = MAX_BODY_BYTES;
+/// Maximum size of a body that may compress by any ratio: that of 13 million adjacent pages with
+/// equal usage counts, 100 GB.
+const SMALL_BODY_BYTES: u64 = 8 << 20;
+/// Maximum ratio of the part of a body above [`SMALL_BODY_BYTES`] to the compressed size. The
+/// largest that zstd reaches is about 30 000.
+const RATIO_MAX: u64 = 1024;
+/// Maximum base-2 logarithm of the window, which the decoder allocates: 8 MiB. [`COMPRESSION_LEVEL`]
+/// uses 2 MiB.
+const WINDOW_LOG_MAX: u32 = 23;
+const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// zstd level, fast enough not to slow down a dump; higher levels save only a few percent.
 const COMPRESSION_LEVEL: i32 = 3;
 

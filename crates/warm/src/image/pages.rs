@@ -68,9 +68,15 @@ impl CachedPages {
         }));
     }
 
-    pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<Self, BodyError> {
+    /// Decodes the pages of a fork, and subtracts their number from `budget`, before allocating
+    /// memory for them.
+    pub(super) fn read(
+        reader: &mut ByteReader<'_>,
+        budget: &mut PageBudget,
+    ) -> Result<Self, BodyError> {
         // Not `count()`: two pages share a byte of usage.
         let count: usize = reader.narrow()?;
+        budget.take(count as u64)?;
         let run_count = reader.count()?;
         let mut runs = Vec::with_capacity(run_count);
         let (mut next, mut sum) = (0_u64, 0_u64);
@@ -111,6 +117,41 @@ impl CachedPages {
         runs
     }
 }
+
+/// Number of pages that an image may contain, according to the size of its server's cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageBudget {
+    limit: u64,
+    left: u64,
+    buffers: u32,
+}
+
+impl PageBudget {
+    /// Creates the budget of an image of a server with this number of buffers; unlimited if it is
+    /// unknown (0). Twice the buffers, and [`PAGES_MARGIN`]: a cache contains at most one page per
+    /// buffer, but the size may have changed since an image was merged or converted.
+    pub(super) fn new(buffers: u32) -> Self {
+        let limit = match buffers {
+            0 => u64::MAX,
+            buffers => u64::from(buffers) * 2 + PAGES_MARGIN,
+        };
+        Self { limit, left: limit, buffers }
+    }
+
+    /// Returns the number of pages that the image may contain in all.
+    pub(super) fn limit(self) -> u64 {
+        self.limit
+    }
+
+    fn take(&mut self, pages: u64) -> Result<(), BodyError> {
+        let buffers = self.buffers;
+        self.left = self.left.checked_sub(pages).ok_or(BodyError::TooManyPages { buffers })?;
+        Ok(())
+    }
+}
+
+/// Number of pages that even an image of a tiny cache may contain.
+const PAGES_MARGIN: u64 = 1024;
 
 impl FromIterator<CachedPage> for CachedPages {
     /// Collects pages in any order. A page may occur twice if the buffers were read while the
@@ -167,7 +208,7 @@ mod tests {
             let mut out = Vec::new();
             pages.write(&mut out);
             let mut reader = ByteReader::new(&out);
-            prop_assert_eq!(CachedPages::read(&mut reader).unwrap(), pages);
+            prop_assert_eq!(CachedPages::read(&mut reader, &mut PageBudget::new(0)).unwrap(), pages);
             prop_assert!(reader.is_empty());
         }
     }
@@ -196,7 +237,7 @@ mod tests {
         out.write_varint(0);
         out.write_varint((1 << 40) - 1);
         assert!(matches!(
-            CachedPages::read(&mut ByteReader::new(&out)),
+            CachedPages::read(&mut ByteReader::new(&out), &mut PageBudget::new(0)),
             Err(BodyError::NumberOutOfRange)
         ));
         out.clear();
@@ -204,6 +245,9 @@ mod tests {
         out.write_varint(1);
         out.write_varint(0);
         out.write_varint((1 << 30) - 1);
-        assert!(matches!(CachedPages::read(&mut ByteReader::new(&out)), Err(BodyError::Truncated)));
+        assert!(matches!(
+            CachedPages::read(&mut ByteReader::new(&out), &mut PageBudget::new(0)),
+            Err(BodyError::Truncated)
+        ));
     }
 }

@@ -8,6 +8,7 @@ use howdah_inspect::ClockSweep;
 use super::{
     LoadError, LoadObserver, LoadOptions,
     catalog::{self, CatalogLookup, LocatedRelation},
+    forecast::{self, LoadForecast, SampleContext},
     load_threads::{LoadResult, LoadThreads},
     method::PrewarmMode,
     occupancy::Occupancy,
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     dump::{BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
     image::{CacheImage, Fork, RelationFile},
+    os_cache::ForkBlocks,
 };
 
 /// One attempt to load an image, which fails if the server restarts.
@@ -100,6 +102,57 @@ impl<'a> Attempt<'a> {
             page_bytes: self.cluster_info.page_bytes,
             elapsed: Duration::ZERO,
         })))
+    }
+
+    /// Plans the load without running it.
+    pub(super) fn forecast(mut self) -> LoadForecast {
+        let (located, occupancy) = self.locate_and_scan();
+        let mut outcomes: Vec<_> = (0..self.image.relations.len())
+            .map(|at| RelationOutcome::for_relation(self.image, at))
+            .collect();
+        self.mark_rewritten(&located, &mut outcomes);
+        let bounds = self.bounds(occupancy.as_ref().ok());
+        let LoadPlan { chunks, .. } =
+            plan::plan(self.image, &located, occupancy.as_ref().ok(), bounds, &mut outcomes);
+        let context = SampleContext {
+            target: &self.target,
+            options: self.options,
+            page_bytes: self.cluster_info.page_bytes,
+            located: &located,
+            should_stop: &|| self.observer.should_stop(),
+        };
+        let estimate = forecast::estimate(&context, &chunks);
+        LoadForecast {
+            outcomes,
+            limited: 0,
+            scan_error: occupancy.err().map(|error| ResidencyError(Box::new(error))),
+            is_origin_unknown: self.image.origin.system_identifier == 0,
+            page_bytes: self.cluster_info.page_bytes,
+            estimate,
+        }
+    }
+
+    /// Locates the relations, and the blocks that correspond to their pages, without a scan of the
+    /// cache.
+    pub(super) fn locate_blocks(self) -> (Vec<ForkBlocks>, Vec<RelationOutcome>) {
+        let Self { image, target, options, observer, cluster_info, .. } = &self;
+        let located =
+            CatalogLookup { image, target, cluster_info, options: *options, observer: *observer }
+                .locate_all();
+        let mut outcomes: Vec<_> =
+            (0..image.relations.len()).map(|at| RelationOutcome::for_relation(image, at)).collect();
+        self.mark_rewritten(&located, &mut outcomes);
+        let bounds = self.bounds(None);
+        let LoadPlan { requested, .. } =
+            plan::plan(self.image, &located, None, bounds, &mut outcomes);
+        let mut found: Vec<_> = requested
+            .into_iter()
+            .map(|(file, fork, blocks)| ForkBlocks { file, fork, blocks })
+            .collect();
+        for fork in &mut found {
+            fork.blocks.sort_unstable();
+        }
+        (found, outcomes)
     }
 
     /// Locates the relations, over separate connections, and scans the cache at the same time.

@@ -171,8 +171,10 @@ impl<'a> CatalogLookup<'a> {
         let mut located: BTreeMap<usize, Result<LocatedRelation, RelationProblem>> =
             BTreeMap::new();
         if has_same_files {
+            let by_file: Vec<usize> =
+                requested.iter().filter(|at| !self.is_schema_mapped(**at)).copied().collect();
             located.extend(parse_rows(
-                &query_by_file(&mut client, image, requested, cluster_info)?,
+                &query_by_file(&mut client, image, &by_file, cluster_info)?,
                 target,
             )?);
         }
@@ -190,7 +192,10 @@ impl<'a> CatalogLookup<'a> {
         let mut by_name = if named.is_empty() {
             BTreeMap::new()
         } else {
-            BTreeMap::from_iter(parse_rows(&query_by_name(&mut client, image, &named)?, target)?)
+            BTreeMap::from_iter(parse_rows(
+                &query_by_name(&mut client, image, &named, &options.schema_names)?,
+                target,
+            )?)
         };
         for at in renamed {
             let same_name = by_name.remove(&at);
@@ -204,6 +209,20 @@ impl<'a> CatalogLookup<'a> {
         }
         located.extend(by_name);
         Ok(located.into_iter().collect())
+    }
+}
+
+impl CatalogLookup<'_> {
+    /// Whether the relation is to be found in another schema than in the image.
+    fn is_schema_mapped(self, at: usize) -> bool {
+        match &self.image.relations[at].name {
+            Some(
+                RelationName::Own(name)
+                | RelationName::Toast(name)
+                | RelationName::ToastIndex(name),
+            ) => self.options.schema_names.contains_key(&name.schema),
+            None => false,
+        }
     }
 }
 
@@ -280,6 +299,7 @@ fn query_by_name(
     client: &mut Client,
     image: &CacheImage,
     requested: &[usize],
+    schema_names: &BTreeMap<String, String>,
 ) -> Result<ResultSet, QueryFailure> {
     let names: Vec<_> = requested
         .iter()
@@ -292,7 +312,11 @@ fn query_by_name(
         .collect();
     let numbers = array(names.iter().map(|(at, ..)| at.to_string()));
     let kinds = array(names.iter().map(|(_, kind, _)| *kind));
-    let schemas = array(names.iter().map(|(.., name)| &name.schema));
+    let schemas = array(
+        names
+            .iter()
+            .map(|(.., QualifiedName { schema, .. })| schema_names.get(schema).unwrap_or(schema)),
+    );
     let relations = array(names.iter().map(|(.., name)| &name.name));
     let values = [Some(&*numbers), Some(&*kinds), Some(&*schemas), Some(&*relations)];
     Ok(client.query_with(&format!("{COLUMNS}{BY_NAME}{FROM}"), &values)?)

@@ -128,6 +128,25 @@ impl LoadChunk {
         Some((of(before), of(after)))
     }
 
+    /// Returns the part of the chunk before a number of blocks, at least one block.
+    pub(super) fn first_blocks(&self, blocks_max: u64) -> Self {
+        let mut left = blocks_max.max(1);
+        let mut first = Self { runs: Vec::new(), ..self.clone() };
+        for run in &self.runs {
+            let mut run = *run;
+            let end = u64::from(run.first) + left;
+            if end <= u64::from(run.last) {
+                run.truncate_at(u32::try_from(end).unwrap_or(u32::MAX));
+            }
+            first.runs.push(run);
+            left = left.saturating_sub(run.blocks());
+            if left == 0 {
+                break;
+            }
+        }
+        first
+    }
+
     /// Returns a block in the middle of the chunk.
     pub(super) fn middle(&self) -> u32 {
         let mut left = self.runs.iter().map(|run| run.blocks()).sum::<u64>() / 2;

@@ -220,18 +220,7 @@ pub struct ResidencyError(#[source] pub Box<DumpError>);
 impl LoadReport {
     /// Returns the sums of the counts over all relations.
     pub fn pages(&self) -> PageCounts {
-        let mut sum = PageCounts::default();
-        for RelationOutcome { pages, .. } in &self.outcomes {
-            sum.in_image += pages.in_image;
-            sum.beyond_end += pages.beyond_end;
-            sum.not_found += pages.not_found;
-            sum.requested += pages.requested;
-            sum.resident += pages.resident;
-            sum.loaded += pages.loaded;
-            sum.no_room += pages.no_room;
-            sum.failed += pages.failed;
-        }
-        sum
+        sum_counts(&self.outcomes)
     }
 
     /// Returns the number of pages that would be in the cache if the image were loaded completely,
@@ -270,6 +259,30 @@ impl LoadReport {
                 share(pages.resident + pages.loaded, pages.requested - pages.no_room)
             }
         }
+    }
+}
+
+/// Returns the sums of the counts of these relations.
+pub(super) fn sum_counts(outcomes: &[RelationOutcome]) -> PageCounts {
+    let mut sum = PageCounts::default();
+    for RelationOutcome { pages, .. } in outcomes {
+        sum.in_image += pages.in_image;
+        sum.beyond_end += pages.beyond_end;
+        sum.not_found += pages.not_found;
+        sum.requested += pages.requested;
+        sum.resident += pages.resident;
+        sum.loaded += pages.loaded;
+        sum.no_room += pages.no_room;
+        sum.failed += pages.failed;
+    }
+    sum
+}
+
+impl PageCounts {
+    /// Returns the number of requested pages that are not in the cache and have room. After a load
+    /// these were loaded or failed.
+    pub fn to_load(self) -> u64 {
+        self.requested.saturating_sub(self.resident + self.no_room)
     }
 }
 

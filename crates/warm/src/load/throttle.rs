@@ -23,7 +23,7 @@ use crate::dump::QueryFailure;
 
 /// Limits the rate of a load, over all of its connections.
 #[derive(Debug)]
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     bytes_per_second: Option<u64>,
     max_latency: Option<Duration>,
     started_at: Instant,
@@ -53,7 +53,7 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const LATE_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Throttle {
-    pub(super) fn new(bytes_per_second: Option<u64>, max_latency: Option<Duration>) -> Self {
+    pub(crate) fn new(bytes_per_second: Option<u64>, max_latency: Option<Duration>) -> Self {
         let start = Instant::now();
         Self {
             bytes_per_second,
@@ -66,7 +66,7 @@ impl Throttle {
     }
 
     /// Waits until `bytes` more may be loaded, unless `should_stop` returns true.
-    pub(super) fn admit(&self, bytes: u64, should_stop: impl Fn() -> bool) {
+    pub(crate) fn admit(&self, bytes: u64, should_stop: impl Fn() -> bool) {
         self.wait_for_late_check(&should_stop);
         let Some(rate) = self.bytes_per_second else { return };
         let until = {

@@ -8,8 +8,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_warm::autoprewarm;
+use howdah_warm::{autoprewarm, image::SelectedImage};
 
+use super::selection::SelectionArgs;
 use crate::{context::CommandContext, outcome::CommandOutcome};
 
 /// Make an image from autoprewarm.blocks, which contrib's pg_prewarm writes to the data directory.
@@ -45,6 +46,8 @@ pub(super) struct ExportArgs {
     /// Write at most this many pages, hottest first
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
+    #[command(flatten)]
+    selection: SelectionArgs,
 }
 
 pub(super) fn import(args: &ImportArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
@@ -71,7 +74,7 @@ pub(super) fn import(args: &ImportArgs, ctx: &CommandContext) -> anyhow::Result<
 }
 
 pub(super) fn export(args: &ExportArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let image = super::open(&args.image)?;
+    let SelectedImage { image, .. } = args.selection.select(super::open(&args.image)?)?;
     let pages = match &args.output {
         None => {
             let mut out = ctx.stdout();

@@ -4,9 +4,11 @@ use std::{path::PathBuf, time::Instant};
 
 use howdah_warm::{
     dump::{self, DumpError, DumpOptions, DumpResult, DumpSource, NotLocal},
+    image::SelectedImage,
     metrics::{WarmMetrics, server_label},
 };
 
+use super::selection::SelectionArgs;
 use crate::{
     connection::ConnectionArgs,
     context::CommandContext,
@@ -40,6 +42,8 @@ pub(super) struct Args {
     no_keys: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
+    #[command(flatten)]
+    selection: SelectionArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -80,10 +84,14 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let options = DumpOptions { source, row_keys: !args.no_keys, known: None };
     let dumped = dump::dump(&target, options).map_err(dump_error).and_then(|dumped| {
         report_gaps(ctx, &dumped);
-        super::save(ctx, &dumped.image, &args.output, args.keep)?;
-        Ok(dumped)
+        let SelectedImage { image, not_selected } = args.selection.select(dumped.image)?;
+        super::save(ctx, &image, &args.output, args.keep)?;
+        if not_selected > 0 {
+            ctx.report(format_args!("{not_selected} other pages not selected"));
+        }
+        Ok(image)
     });
-    let DumpResult { image, .. } = dumped.inspect_err(|_| warm_metrics.record_dump_failure())?;
+    let image = dumped.inspect_err(|_| warm_metrics.record_dump_failure())?;
     warm_metrics.record_dump(started_at.elapsed(), image.page_count(), image.origin.taken_at_us);
     Ok(CommandOutcome::Done)
 }

@@ -13,16 +13,19 @@ use std::{
 
 use anyhow::Context as _;
 use howdah_warm::{
+    CacheImage,
     diff::RelationIdentity,
+    image::{RelationName, SelectedImage},
     load::{
-        self, LoadEvent, LoadObserver, LoadOptions, LoadReport, MAX_JOBS, PageMapping,
-        RelationOutcome as Relation,
+        self, LoadEvent, LoadForecast, LoadObserver, LoadOptions, LoadReport, MAX_JOBS,
+        PageMapping, RelationOutcome as Relation,
     },
     metrics::{WarmMetrics, server_label},
 };
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
 
+use super::{dry_run, selection::SelectionArgs};
 use crate::{
     connection::ConnectionArgs,
     context::{CommandContext, Messages},
@@ -73,6 +76,9 @@ pub(super) struct Args {
     /// Load pages of the image's database FROM into database TO; repeatable
     #[arg(long, value_name = "FROM=TO", value_parser = database_names)]
     map_database: Vec<(String, String)>,
+    /// Load pages of relations in the image's schema FROM into those in schema TO; repeatable
+    #[arg(long, value_name = "FROM=TO", value_parser = schema_names)]
+    map_schema: Vec<(String, String)>,
     /// How long to wait for a server that is starting, stopping or unreachable
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time_or_zero)]
     wait: Duration,
@@ -86,11 +92,19 @@ pub(super) struct Args {
     /// Load nothing, only check whether the image is in the cache
     #[arg(long)]
     check: bool,
+    /// Load nothing, show what would be loaded per relation, and estimate the time
+    ///
+    /// Up to 16 MiB of the files are read to estimate it, without using the server's buffers; this
+    /// needs the extension pg_prewarm.
+    #[arg(long, conflicts_with = "check")]
+    dry_run: bool,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
     #[command(flatten)]
     metrics: MetricsArgs,
+    #[command(flatten)]
+    selection: SelectionArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -99,17 +113,14 @@ const EXAMPLES: &str = "\
 Examples:
   howdah warm load shop.cache postgresql://standby/shop
   howdah warm load shop.cache -h db1 -d shop --jobs 4 --max-rate 200MB --max-latency 5ms
+  howdah warm load shop.cache -h db1 -d shop --relation 'orders*' --min-usage 2 --dry-run
   howdah warm load shop.cache -h db1 --check --min-resident 95    # for a readiness probe";
 
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let image = super::open(&args.image)?;
-    for (from, _) in &args.map_database {
-        if !image.databases.values().any(|name| name == from) {
-            let names: Vec<_> = image.databases.values().map(String::as_str).collect();
-            return Err(errors::wrong_usage(format_args!("the image has no database {from:?}")))
-                .hint(format_args!("it has {}", names.join(", ")));
-        }
-    }
+    check_mapped("database", &args.map_database, image.databases.values().map(String::as_str))?;
+    check_mapped("schema", &args.map_schema, schemas(&image))?;
+    let SelectedImage { image, not_selected } = args.selection.select(image)?;
     let target = args.connection.target(args.server.as_deref())?;
     let options = LoadOptions {
         jobs: usize::try_from(args.jobs).unwrap_or(MAX_JOBS),
@@ -118,6 +129,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         evict: args.evict,
         limit: args.limit,
         database_names: args.map_database.iter().cloned().collect(),
+        schema_names: args.map_schema.iter().cloned().collect(),
         lock_timeout: args.lock_timeout,
         connect_timeout: args.wait,
         dry_run: args.check,
@@ -131,6 +143,12 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         interrupted: ctx.interrupted(),
     };
     let _metrics = args.metrics.serve(ctx)?;
+    if args.dry_run {
+        let forecast = load::forecast(&image, &target, &options, &progress);
+        progress.bar.finish_and_clear();
+        let forecast = forecast.context("cannot plan the load")?;
+        return report_forecast(args, ctx, forecast, not_selected);
+    }
     let warm_metrics = WarmMetrics::new(ctx.registry(), &server_label(&target));
     let loaded = load::load(&image, &target, &options, &warm_metrics.progress(&progress));
     progress.bar.finish_and_clear();
@@ -141,8 +159,8 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let loaded = loaded.with_context(|| format!("cannot load {}", args.image.display()))?;
     let mut out = ctx.stdout();
     match args.format {
-        Format::Table => table(&mut out, &loaded)?,
-        Format::Json => format::write_json(&mut out, &document(&loaded, args.check))?,
+        Format::Table => table(&mut out, &loaded, not_selected)?,
+        Format::Json => format::write_json(&mut out, &document(&loaded, args.check, not_selected))?,
     }
     drop(out);
     if loaded.is_cut_short && !args.check {
@@ -153,7 +171,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     let is_enough = loaded.share() * 100.0 >= args.min_resident as f64;
     if loaded.is_origin_unknown {
-        ctx.report("the image does not record its cluster: assuming that it is from this cluster");
+        ctx.report(ORIGIN_UNKNOWN);
     }
     if let Err(unseen) = loaded.residency {
         ctx.report(format_args!("{:#}", anyhow::Error::from(unseen)));
@@ -161,14 +179,72 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     Ok(if is_enough { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
 }
 
-/// Parses `FROM=TO`; neither part may be empty.
-fn database_names(word: &str) -> Result<(String, String), &'static str> {
-    match word.split_once('=') {
-        Some((from, to)) if !from.is_empty() && !to.is_empty() => {
-            Ok((from.to_owned(), to.to_owned()))
-        }
-        _ => Err("give two database names, as in shop=shop_copy"),
+const ORIGIN_UNKNOWN: &str =
+    "the image does not record its cluster: assuming that it is from this cluster";
+
+fn report_forecast(
+    args: &Args,
+    ctx: &CommandContext,
+    forecast: LoadForecast,
+    not_selected: u64,
+) -> anyhow::Result<CommandOutcome> {
+    let mut out = ctx.stdout();
+    match args.format {
+        Format::Table => dry_run::table(&mut out, &forecast, not_selected)?,
+        Format::Json => format::write_json(&mut out, &dry_run::document(&forecast, not_selected))?,
     }
+    drop(out);
+    if forecast.is_origin_unknown {
+        ctx.report(ORIGIN_UNKNOWN);
+    }
+    if let Some(error) = forecast.scan_error {
+        ctx.report(format_args!(
+            "assuming that the cache is empty: {:#}",
+            anyhow::Error::from(error)
+        ));
+    }
+    Ok(CommandOutcome::Done)
+}
+
+/// Checks that the image has all names that are mapped to others.
+fn check_mapped<'a>(
+    kind: &str,
+    mapped: &[(String, String)],
+    names: impl Iterator<Item = &'a str>,
+) -> anyhow::Result<()> {
+    let names: BTreeSet<&str> = names.collect();
+    match mapped.iter().find(|(from, _)| !names.contains(from.as_str())) {
+        None => Ok(()),
+        Some((from, _)) => {
+            let names: Vec<_> = names.into_iter().collect();
+            Err(errors::wrong_usage(format_args!("the image has no {kind} {from:?}")))
+                .hint(format_args!("it has {}", names.join(", ")))
+        }
+    }
+}
+
+/// Returns the schemas of the image's relations, each as often as there are relations.
+fn schemas(image: &CacheImage) -> impl Iterator<Item = &str> {
+    let names = image.relations.iter().filter_map(|relation| relation.name.as_ref());
+    names.map(|name| match name {
+        RelationName::Own(name) | RelationName::Toast(name) | RelationName::ToastIndex(name) => {
+            name.schema.as_str()
+        }
+    })
+}
+
+fn database_names(word: &str) -> Result<(String, String), &'static str> {
+    mapped_names(word).ok_or("give two database names, as in shop=shop_copy")
+}
+
+fn schema_names(word: &str) -> Result<(String, String), &'static str> {
+    mapped_names(word).ok_or("give two names of schemas, as in sales=sales_2026")
+}
+
+/// Parses `FROM=TO`; neither part may be empty.
+fn mapped_names(word: &str) -> Option<(String, String)> {
+    let (from, to) = word.split_once('=')?;
+    (!from.is_empty() && !to.is_empty()).then(|| (from.to_owned(), to.to_owned()))
 }
 
 /// Observer that shows the progress of a load on the terminal.
@@ -229,6 +305,8 @@ struct LoadDocument {
     in_cache: u64,
     /// Pages excluded by `--limit`.
     limited: u64,
+    /// Pages excluded by `--database`, `--relation`, `--exclude` and `--min-usage`.
+    not_selected: u64,
     /// Whether the image lacks a record of the cluster that it was taken from.
     origin_unknown: bool,
     /// The source from which the cache was read at the end; `None` if that was not possible.
@@ -269,7 +347,7 @@ struct LoadRow {
     problem: Option<String>,
 }
 
-fn document(loaded: &LoadReport, is_check: bool) -> LoadDocument {
+fn document(loaded: &LoadReport, is_check: bool, not_selected: u64) -> LoadDocument {
     LoadDocument {
         version: 1,
         page_bytes: loaded.page_bytes,
@@ -280,6 +358,7 @@ fn document(loaded: &LoadReport, is_check: bool) -> LoadDocument {
         expected: loaded.expected(),
         in_cache: loaded.resident(),
         limited: loaded.limited,
+        not_selected,
         origin_unknown: loaded.is_origin_unknown,
         measured_by: loaded.residency.as_ref().ok().map(|scan| scan.source.name()),
         pages: counts(loaded.pages()),
@@ -302,14 +381,10 @@ fn counts(pages: load::PageCounts) -> LoadPageCounts {
 }
 
 fn row(relation: &Relation) -> LoadRow {
+    let (database, name) = relation_label(relation);
     LoadRow {
-        database: relation.database.clone().unwrap_or_else(|| "(shared)".to_owned()),
-        relation: match &relation.relation {
-            RelationIdentity::Named(name) => name.to_string(),
-            RelationIdentity::File(file) => {
-                format!("(file {} in tablespace {})", file.filenode, file.tablespace)
-            }
-        },
+        database,
+        relation: name,
         pages: counts(relation.pages),
         rewritten: relation.is_rewritten,
         mapped_by: relation.mapped_by.map(PageMapping::name),
@@ -329,7 +404,19 @@ fn row(relation: &Relation) -> LoadRow {
     }
 }
 
-fn table(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
+/// Returns the database and the name of a relation, or what identifies it without.
+pub(super) fn relation_label(relation: &Relation) -> (String, String) {
+    let database = relation.database.clone().unwrap_or_else(|| "(shared)".to_owned());
+    let name = match &relation.relation {
+        RelationIdentity::Named(name) => name.to_string(),
+        RelationIdentity::File(file) => {
+            format!("(file {} in tablespace {})", file.filenode, file.tablespace)
+        }
+    };
+    (database, name)
+}
+
+fn table(out: &mut impl Write, loaded: &LoadReport, not_selected: u64) -> io::Result<()> {
     let pages = loaded.pages();
     let bytes = |pages: u64| BinaryBytes(pages * u64::from(loaded.page_bytes));
     let seconds = loaded.elapsed.as_secs_f64();
@@ -346,6 +433,7 @@ fn table(out: &mut impl Write, loaded: &LoadReport) -> io::Result<()> {
         ("beyond end", pages.beyond_end),
         ("not found ", pages.not_found),
         ("limited   ", loaded.limited),
+        ("unselected", not_selected),
     ] {
         if count > 0 {
             writeln!(out, "{what} {}", bytes(count))?;

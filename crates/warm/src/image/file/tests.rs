@@ -78,13 +78,16 @@ fn mixed_load_takes_less_than_one_byte_per_page() {
 fn requested_generations_are_retained() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
-    for buffers in 1..=5 {
+    for buffers in 20_001..=20_005 {
         let mut image = image();
         image.origin.buffers = buffers;
         image.save(&path, Generations(2)).unwrap();
     }
     let buffers = |name: &str| CacheImage::open(dir.path().join(name)).unwrap().origin.buffers;
-    assert_eq!([buffers("cache"), buffers("cache.1"), buffers("cache.2")], [5, 4, 3]);
+    assert_eq!(
+        [buffers("cache"), buffers("cache.1"), buffers("cache.2")],
+        [20_005, 20_004, 20_003]
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
@@ -167,4 +170,91 @@ fn failed_rename_removes_the_temporary_file() {
     let left: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(left, ["folder"]);
+}
+
+/// An image file whose body is compressed, with this length in the header.
+fn packed_file(body: impl Read, length: u64, checksum: u64) -> Vec<u8> {
+    let mut bytes = Vec::from(*MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(checksum.to_le_bytes());
+    bytes.extend(zstd::encode_all(body, 1).unwrap());
+    bytes
+}
+
+#[test]
+fn decompression_bombs_are_refused_early() {
+    const GIB: u64 = 1 << 30;
+    let bomb = |length| {
+        let mut start = Vec::new();
+        super::super::body::write_origin(&mut start, &origin());
+        packed_file(start.chain(io::repeat(0)).take(GIB), length, 0)
+    };
+    // The stated size is not justified by the size of the file.
+    let bytes = bomb(GIB);
+    let error = CacheImage::parse(&bytes).unwrap_err();
+    assert!(bytes.len() < 200_000, "{}", bytes.len());
+    let BodyError::TooLarge { limit, .. } = error else { panic!("{error}") };
+    assert!(limit < 200 << 20, "{limit}");
+    // Nor by the number of buffers, whatever the file's size.
+    let mut padded = bomb(GIB);
+    padded.resize(2 << 20, 0);
+    let error = CacheImage::parse(&padded).unwrap_err();
+    let BodyError::TooLarge { limit, .. } = error else { panic!("{error}") };
+    assert!(limit < 20 << 20, "{limit}");
+    // No more than the stated size is decompressed, and one byte.
+    let small = bomb(1000);
+    let mut decoder = zstd::Decoder::new(&small[HEADER_BYTES..]).unwrap();
+    let mut body = Vec::new();
+    read_up_to(&mut decoder, 1001, &mut body).unwrap();
+    assert!(body.capacity() <= 4096, "{}", body.capacity());
+    assert!(matches!(CacheImage::parse(&small), Err(BodyError::InconsistentCounts)));
+}
+
+#[test]
+fn large_windows_are_refused() {
+    let body = image().to_bytes();
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(27).unwrap();
+    encoder.write_all(&body).unwrap();
+    let packed = encoder.finish().unwrap();
+    let error = decompress(&packed, body.len() as u64).unwrap_err();
+    assert!(matches!(error, BodyError::Decompression(_)), "{error}");
+}
+
+#[test]
+fn more_pages_than_buffers_are_refused() {
+    let claiming = |pages: u32, buffers: u32| {
+        let mut image = image();
+        image.origin.buffers = buffers;
+        let page = |block| CachedPage { block, usage: 1, is_dirty: false };
+        image.relations = vec![relation(1, None, (0..pages).map(page))];
+        CacheImage::parse(&image.encode(Path::new("here")).unwrap())
+    };
+    let error = claiming(50_000, 1000).unwrap_err();
+    assert!(matches!(error, BodyError::TooManyPages { buffers: 1000 }), "{error}");
+    assert!(claiming(3024, 1000).is_ok(), "twice the buffers, and a margin");
+    assert!(claiming(3025, 1000).is_err());
+    assert!(claiming(50_000, 0).is_ok(), "the size of the cache is unknown");
+
+    // A claim is refused before its pages are read.
+    let mut bytes = Vec::new();
+    howdah_codec::ByteWriter::write_varint(&mut bytes, 50_000_000);
+    let mut budget = crate::image::pages::PageBudget::new(1000);
+    let mut reader = howdah_codec::ByteReader::new(&bytes);
+    let error = CachedPages::read(&mut reader, &mut budget).unwrap_err();
+    assert!(matches!(error, BodyError::TooManyPages { .. }), "{error}");
+}
+
+#[test]
+fn extremely_uniform_image_is_padded() {
+    let mut image = image();
+    image.origin.buffers = 0;
+    let page = |block| CachedPage { block, usage: 1, is_dirty: false };
+    image.relations = vec![relation(1, None, (0..40_000_000).map(page))];
+    let bytes = image.encode(Path::new("here")).unwrap();
+    let body = image.to_bytes().len() as u64;
+    assert!(size_limit_of_file((bytes.len() - HEADER_BYTES) as u64) >= body);
+    assert!(bytes.len() < 100_000, "{}", bytes.len());
+    assert!(CacheImage::parse(&bytes).unwrap() == image);
 }
