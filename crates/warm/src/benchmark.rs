@@ -18,6 +18,7 @@
 //! are made by our own client; no other program is needed. Taking and loading images is implemented
 //! in [`crate::dump`] and [`crate::load()`]. The caller presents the results.
 
+mod binding;
 mod data;
 mod error;
 mod experiment;

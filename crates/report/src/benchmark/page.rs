@@ -185,6 +185,9 @@ fn notes() -> Vec<String> {
             percent(OTHERS_SHARE_MAX),
             percent(STEAL_SHARE_MAX)
         ),
+        "Time counts from the client's connection. Autoprewarm starts with the server, a moment \
+         earlier; Howdah's load starts with the client."
+            .to_owned(),
         "Every measurement starts with a new session, which takes a page fault for each 4 kB of the \
          cache that it touches for the first time. That slows the first reads with every method; \
          steps.csv lists the faults."

@@ -112,8 +112,18 @@ impl Benchmark {
         data::warm(&mut client)?;
         let time = (self.duration / 3).max(self.step * 6);
         report(&format!("measuring the warm cache for {:.0} s", time.as_secs_f64()));
-        let steady = self.connect(&target, STEADY_SEED)?.run(self.step, time, None, &self.stop)?;
+        let mut reader = self.connect(&target, STEADY_SEED)?;
+        let backend = local_backend(server.postmaster(), reader.process_id());
+        let steady = reader.run(self.step, time, backend, &self.stop)?;
+        drop(reader);
         let mut notes = Vec::new();
+        notes.push(if steady.is_bound {
+            "the client and its session were bound to two processors".to_owned()
+        } else {
+            "the client and its session could not be bound to two processors, which makes steady \
+             rates vary more"
+                .to_owned()
+        });
         let skip_reason = server.prepare_autoprewarm(&mut client)?;
         let image = dump::dump(&target, DumpSource::Best)?.image;
         drop(client);
@@ -224,7 +234,7 @@ impl Benchmark {
             context.is_finished.store(true, Ordering::Relaxed);
             (measured, receiver.recv().ok())
         });
-        let ReadMeasurement { steps, latencies } = measured?;
+        let ReadMeasurement { steps, latencies, .. } = measured?;
         let warming = warming.transpose()?;
         let warm_at = match warming {
             None => Some(Duration::ZERO),

@@ -9,6 +9,7 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_stats::Percentiles;
 
 use crate::benchmark::{
+    binding::ProcessorBinding,
     data::TABLE,
     error::{BenchmarkError, StepContext as _},
     host::{ConditionSampler, StepConditions},
@@ -39,6 +40,8 @@ pub(crate) struct ReadClient {
 pub(crate) struct ReadMeasurement {
     pub(crate) steps: Vec<ThroughputStep>,
     pub(crate) latencies: Percentiles,
+    /// Whether the client and its backend were bound to two processors.
+    pub(crate) is_bound: bool,
 }
 
 const STATEMENT_NAME: &str = "point";
@@ -61,7 +64,7 @@ impl ReadClient {
 
     /// Reads for `duration`, rounded up to whole steps. A read that spans several steps counts in
     /// the one in which it began. `local_backend` is the process id of the client's backend, if that
-    /// runs on this host; then its waits are measured as well.
+    /// runs on this host; then its waits are measured as well, and both are bound to processors.
     pub(crate) fn run(
         &mut self,
         step: Duration,
@@ -72,6 +75,7 @@ impl ReadClient {
         let count = (duration.as_secs_f64() / step.as_secs_f64()).ceil().max(1.0) as usize;
         let mut steps = Vec::with_capacity(count);
         let mut latencies = Percentiles::new();
+        let binding = local_backend.and_then(ProcessorBinding::bind);
         let mut sampler = ConditionSampler::start(local_backend);
         let began = Instant::now();
         let mut before = began;
@@ -96,7 +100,7 @@ impl ReadClient {
             });
             latencies.merge(&in_step);
         }
-        Ok(ReadMeasurement { steps, latencies })
+        Ok(ReadMeasurement { steps, latencies, is_bound: binding.is_some() })
     }
 
     fn read_one(&mut self) -> Result<(), BenchmarkError> {
