@@ -48,7 +48,7 @@ pub use results::{
     BenchmarkResults, BenchmarkRun, MethodMeasurement, STEADY_MARGIN, WarmMethod, WarmingCost,
 };
 pub use server::{BenchmarkServer, ExistingServer, TemporaryServer};
-pub use spread::Spread;
+pub use spread::RunSpread;
 pub use summary::ThroughputSummary;
 pub use verdict::{
     BenchmarkObstacle, BenchmarkVerdict, IndecisionReason, MIN_RUNS, MethodComparison,

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use howdah_warm::benchmark::{
-    BenchmarkResults, BenchmarkRun, MethodComparison, MethodMeasurement, MethodSummary, Spread,
+    BenchmarkResults, BenchmarkRun, MethodComparison, MethodMeasurement, MethodSummary, RunSpread,
     StepConditions, ThroughputStep, WarmingCost, WarmingSummary, WarmingVerdict,
 };
 use serde::Serialize;
@@ -195,13 +195,13 @@ impl ComparisonRow {
     }
 }
 
-impl<T: Copy> From<Spread<T>> for SpreadDocument<T> {
-    fn from(spread: Spread<T>) -> Self {
+impl<T: Copy> From<RunSpread<T>> for SpreadDocument<T> {
+    fn from(spread: RunSpread<T>) -> Self {
         Self { min: spread.min, median: spread.median, max: spread.max }
     }
 }
 
-fn in_seconds(spread: Spread<Duration>) -> SpreadDocument<f64> {
+fn in_seconds(spread: RunSpread<Duration>) -> SpreadDocument<f64> {
     spread.map(|time| time.as_secs_f64()).into()
 }
 
@@ -314,8 +314,8 @@ impl WarmingDocument {
 
 /// Returns CSV with a header and one line per step of each measurement: the run and the position in
 /// it, both from 1, the method, the end of the step in seconds, reads per second, p99 in
-/// microseconds, and the conditions on the host. Waits and pressure are shares of the step; steal is
-/// in seconds, summed over the processors. Unknown values are empty.
+/// microseconds, and the conditions on the host. Waits and pressure are shares of the step; steal
+/// is in seconds, summed over the processors. Unknown values are empty.
 pub fn steps_csv(results: &BenchmarkResults) -> String {
     let step_seconds = results.step.as_secs_f64();
     let mut text = String::from(

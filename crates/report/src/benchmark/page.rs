@@ -21,7 +21,7 @@ pub fn page(results: &BenchmarkResults) -> String {
     let mut html = String::from("<main>\n");
     write_verdict(&mut html, results, &verdict);
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(html, "<p class=\"about\">{}</p>", escaped(&about(results)));
+    let _ = writeln!(html, "<p class=\"about\">{}</p>", html_text(&about(results)));
     write_chart(&mut html, results);
     html.push_str("<h2>Figures</h2>\n");
     write_table(&mut html, results);
@@ -51,7 +51,7 @@ fn write_verdict(html: &mut String, results: &BenchmarkResults, verdict: &Benchm
     };
     let headline = headline(results, verdict);
     let _ = writeln!(html, "<span class=\"badge {class}\">{}</span>", overall.name());
-    let _ = writeln!(html, "<h1>{}</h1>", escaped(&headline));
+    let _ = writeln!(html, "<h1>{}</h1>", html_text(&headline));
     let others = verdict.comparisons.iter().filter(|_| verdict.obstacles.is_empty());
     let others = others.map(|it| comparison_sentence(results, it));
     let others: Vec<_> = others.filter(|sentence| *sentence != headline).collect();
@@ -72,7 +72,7 @@ fn write_list(html: &mut String, class: &str, items: &[String]) {
     }
     let _ = writeln!(html, "<ul class=\"{class}\">");
     for item in items {
-        let _ = writeln!(html, "<li>{}</li>", escaped(item));
+        let _ = writeln!(html, "<li>{}</li>", html_text(item));
     }
     html.push_str("</ul>\n");
 }
@@ -125,9 +125,9 @@ fn write_table(html: &mut String, results: &BenchmarkResults) {
     for row in figure_rows(results, &methods) {
         let _ = write!(html, "<tr><th scope=\"row\">{}</th>", row.label);
         for cell in row.cells {
-            let _ = write!(html, "<td>{}", escaped(&cell.median));
+            let _ = write!(html, "<td>{}", html_text(&cell.median));
             if let Some(range) = cell.range {
-                let _ = write!(html, "<small>{}</small>", escaped(&range));
+                let _ = write!(html, "<small>{}</small>", html_text(&range));
             }
             html.push_str("</td>");
         }
@@ -154,9 +154,24 @@ fn write_host(html: &mut String, results: &BenchmarkResults) {
     ));
     html.push_str("<dl>\n");
     for (name, text) in items {
-        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escaped(&name), escaped(&text));
+        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", html_text(&name), html_text(&text));
     }
     html.push_str("</dl>\n");
+}
+
+/// Escapes text for HTML, and joins numbers with their units, so that no line ends between them.
+fn html_text(text: &str) -> String {
+    const UNITS: [&str; 6] = ["s", "ms", "µs", "%", "MiB", "GiB"];
+    let mut joined = String::with_capacity(text.len());
+    for word in text.split(' ') {
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', '.', ':', ')']));
+        let is_number = joined.ends_with(|c: char| c.is_ascii_digit());
+        if !joined.is_empty() {
+            joined.push(if is_unit && is_number { '\u{a0}' } else { ' ' });
+        }
+        joined.push_str(word);
+    }
+    escaped(&joined)
 }
 
 /// Returns the rules by which the figures were computed.
@@ -221,7 +236,7 @@ mod tests {
     fn page_is_self_contained() {
         let page = page(&results());
         assert!(!page.contains("http:") && !page.contains("https:"), "no external resources");
-        assert!(page.contains("99.8 %"));
+        assert!(page.contains("99.8\u{a0}%"));
         assert_eq!(page.matches("<svg").count(), 2);
         let main = page.split("<main>").nth(1).unwrap();
         insta::assert_snapshot!(main);
@@ -232,9 +247,17 @@ mod tests {
         let page = page(&disturbed_results());
         assert!(page.contains("<span class=\"badge warn\">not comparable</span>"), "{page}");
         let headline = "<h1>Not comparable: 3 of 9 measurements were disturbed, such as: the client \
-             waited for a processor 37 % of the time; measure on an idle machine</h1>";
+             waited for a processor 37\u{a0}% of the time; measure on an idle machine</h1>";
         assert!(page.contains(headline), "{page}");
         assert_eq!(page.matches("<li>disturbed: run ").count(), 3);
+    }
+
+    #[test]
+    fn numbers_and_units_are_joined() {
+        assert_eq!(
+            html_text("after 1.8 s (2 ms), s < 3"),
+            "after 1.8\u{a0}s (2\u{a0}ms), s &lt; 3"
+        );
     }
 
     #[test]

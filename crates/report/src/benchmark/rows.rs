@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howdah_warm::benchmark::{BenchmarkResults, MethodSummary, Spread, WarmingSummary};
+use howdah_warm::benchmark::{BenchmarkResults, MethodSummary, RunSpread, WarmingSummary};
 
 use super::seconds;
 use crate::text;
@@ -17,15 +17,15 @@ pub(super) struct FigureRow {
 /// A figure of one method, over all runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FigureCell {
-    /// The median.
+    /// The figure of the run in the middle.
     pub(super) median: String,
     /// Smallest and largest value, unless both are printed as the median.
     pub(super) range: Option<String>,
 }
 
 impl FigureCell {
-    fn new<T: Copy>(spread: Spread<T>, print: impl Fn(T) -> String) -> Self {
-        let Spread { min, median, max } = spread.map(print);
+    fn new<T: Copy>(spread: RunSpread<T>, print: impl Fn(T) -> String) -> Self {
+        let RunSpread { min, median, max } = spread.map(print);
         let range = (min != max).then(|| format!("{min} – {max}"));
         Self { median, range }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use howdah_warm::benchmark::{
-    BenchmarkResults, BenchmarkVerdict, IndecisionReason, MethodComparison, Spread, WarmMethod,
+    BenchmarkResults, BenchmarkVerdict, IndecisionReason, MethodComparison, RunSpread, WarmMethod,
     WarmingVerdict,
 };
 
@@ -88,12 +88,12 @@ fn object(method: WarmMethod) -> &'static str {
 }
 
 /// Formats a time to 90 %: `after 2.0 s (1.5 s to 2.5 s)`.
-fn time_phrase(spread: Spread<Option<Duration>>, duration: Duration) -> String {
+fn time_phrase(spread: RunSpread<Option<Duration>>, duration: Duration) -> String {
     let print = |time: Option<Duration>| match time {
         Some(time) => seconds(time),
         None => format!("not within {}", seconds(duration)),
     };
-    let Spread { min, median, max } = spread.map(print);
+    let RunSpread { min, median, max } = spread.map(print);
     let median = if spread.median.is_some() { format!("after {median}") } else { median };
     if min == max { median } else { format!("{median} ({min} to {max})") }
 }
@@ -129,9 +129,9 @@ pub(super) fn host_line(results: &BenchmarkResults) -> String {
     }
     let spread = |get: &dyn Fn(&howdah_warm::benchmark::Interference) -> Option<f64>| {
         let all = results.all_measurements().filter_map(|it| get(&it.interference));
-        Spread::new(all, f64::total_cmp)
+        RunSpread::new(all, f64::total_cmp)
     };
-    if let Some(Spread { min, max, .. }) = spread(&|it| it.load_before) {
+    if let Some(RunSpread { min, max, .. }) = spread(&|it| it.load_before) {
         parts.push(format!("load average {min:.1} to {max:.1} before the restarts"));
     }
     if let Some(others) = spread(&|it| it.others_share) {

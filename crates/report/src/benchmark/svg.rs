@@ -85,7 +85,7 @@ pub(super) fn svg(results: &BenchmarkResults, size: ChartSize) -> String {
     let count = methods.iter().map(|it| it.rates.len()).max().unwrap_or(1).max(1);
     let highest = methods.iter().flat_map(|it| &it.rates).map(|rates| rates.max);
     let highest = highest.fold(results.steady, f64::max);
-    let axes = ChartAxes { size, seconds: step * count as f64, rate: (highest * 1.06).max(1.0) };
+    let axes = ChartAxes { size, seconds: step * count as f64, rate: (highest * 1.08).max(1.0) };
     let mut canvas = Svg::new();
     let (class, width, height) = (size.css_class(), size.width(), size.height());
     canvas.push(format_args!(
@@ -133,8 +133,9 @@ fn steady(svg: &mut Svg, axes: &ChartAxes, rate: f64) {
     svg.push(format_args!(
         r#"<line class="steady" x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#
     ));
-    let y = y - 5.0;
-    svg.push(format_args!(r#"<text class="tick end" x="{right}" y="{y:.1}">steady</text>"#));
+    // At the left, where the lines are lowest.
+    let (x, y) = (LEFT + 4.0, y - 5.0);
+    svg.push(format_args!(r#"<text class="tick" x="{x}" y="{y:.1}">steady</text>"#));
 }
 
 /// Returns the points of a line through the middle of each step.

@@ -117,7 +117,10 @@ fn benchmark_is_readable_at_desktop_and_phone_width() {
         assert!(smallest >= 10.5, "{test}: {smallest}");
         let headline = browser.eval("document.querySelector('h1').textContent");
         let headline = headline.as_str().unwrap();
-        assert!(headline.starts_with("Howdah warms the cache faster than autoprewarm"), "{headline}");
+        assert!(
+            headline.starts_with("Howdah warms the cache faster than autoprewarm"),
+            "{headline}"
+        );
     }
 }
 

@@ -25,8 +25,8 @@ pub struct MemoryInfo {
     pub max_connections: u64,
     /// Buffer hits and buffer reads in all databases since the last statistics reset.
     pub hits_and_reads: (u64, u64),
-    /// Time since the last of these statistics resets; `None` if none is known. Statistics survive a
-    /// restart of the server.
+    /// Time since the last of these statistics resets; `None` if none is known. Statistics survive
+    /// a restart of the server.
     pub statistics_age: Option<Duration>,
     /// Time since the cache was empty: since the server's start, or since a crash of one of its
     /// processes, if the role may see that. `None` if the server reports an invalid time.

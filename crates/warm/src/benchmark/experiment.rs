@@ -203,7 +203,7 @@ impl Benchmark {
         let (target, postmaster) = (server.target(), server.postmaster());
         let mut client = self.connect(target, SEED)?;
         let local_backend = local_backend(postmaster, client.process_id());
-        let before = HostReading::now(postmaster);
+        let before = ProcessorReading::now(postmaster);
         let context = WarmingContext {
             target,
             image,
@@ -240,7 +240,7 @@ impl Benchmark {
             None => Some(Duration::ZERO),
             Some(cost) => cost.is_done.then_some(cost.wall),
         };
-        let shares = before.zip(HostReading::now(postmaster)).and_then(|(before, now)| {
+        let shares = before.zip(ProcessorReading::now(postmaster)).and_then(|(before, now)| {
             let own = now.own.zip(before.own).map(|(now, before)| now.saturating_sub(before));
             now.host.shares_since(before.host, own)
         });
@@ -268,14 +268,14 @@ fn local_backend(postmaster: Option<OsProcess>, backend: Option<i32>) -> Option<
 
 /// The processor time of the host, and of the server and the benchmark, at a moment.
 #[derive(Clone, Copy, Debug)]
-struct HostReading {
+struct ProcessorReading {
     host: HostTime,
     /// Processor time of the server and the benchmark; `None` if the server does not run on this
     /// host.
     own: Option<Duration>,
 }
 
-impl HostReading {
+impl ProcessorReading {
     fn now(postmaster: Option<OsProcess>) -> Option<Self> {
         let server = postmaster.and_then(|it| resource_usage::server_usage(it).ok());
         let own = server.map(|server| server.cpu + resource_usage::own_cpu());

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::benchmark::{host::HostShares, read_client::ThroughputStep};
 
-/// What else the host did during a measurement. Figures that are not available on the host are
+/// Other work of the host during a measurement. Figures that are not available on the host are
 /// `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Interference {

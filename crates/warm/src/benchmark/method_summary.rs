@@ -4,7 +4,7 @@ use std::{cmp::Ordering, time::Duration};
 
 use crate::benchmark::{
     results::{BenchmarkResults, MethodMeasurement, WarmMethod, WarmingCost},
-    spread::Spread,
+    spread::RunSpread,
 };
 
 /// The measurements of one method over all runs.
@@ -24,40 +24,40 @@ pub struct MethodSummary {
     pub reached: usize,
     /// Time to 90 % of the steady rate; `None`, which counts as the largest time, if it was not
     /// reached.
-    pub time_to_90: Spread<Option<Duration>>,
+    pub time_to_90: RunSpread<Option<Duration>>,
     /// Reads lost until then.
-    pub lost: Spread<u64>,
+    pub lost: RunSpread<u64>,
     /// 99th percentile of the latency, in microseconds.
-    pub p99_us: Spread<u64>,
+    pub p99_us: RunSpread<u64>,
     /// Maximum latency, in microseconds.
-    pub max_us: Spread<u64>,
+    pub max_us: RunSpread<u64>,
     /// Reads per second once the cache was warm, if known.
-    pub steady: Option<Spread<f64>>,
+    pub steady: Option<RunSpread<f64>>,
     /// Share of the time for which the client or its backend waited for a processor, if known.
-    pub wait_share: Option<Spread<f64>>,
+    pub wait_share: Option<RunSpread<f64>>,
     /// The cost of warming; `None` without warming.
     pub warming: Option<WarmingSummary>,
     /// Reads per second in each step.
-    pub rates: Vec<Spread<f64>>,
+    pub rates: Vec<RunSpread<f64>>,
 }
 
 /// The cost of warming by one method over all runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingSummary {
     /// Time until warming finished or was stopped.
-    pub wall: Spread<Duration>,
+    pub wall: RunSpread<Duration>,
     /// Number of counted measurements in which warming finished.
     pub finished: usize,
     /// See [`WarmingCost::server_cpu`].
-    pub server_cpu: Option<Spread<Duration>>,
+    pub server_cpu: Option<RunSpread<Duration>>,
     /// See [`WarmingCost::own_cpu`].
-    pub own_cpu: Spread<Duration>,
+    pub own_cpu: RunSpread<Duration>,
     /// See [`WarmingCost::read_bytes`].
-    pub read_bytes: Option<Spread<u64>>,
+    pub read_bytes: Option<RunSpread<u64>>,
     /// See [`WarmingCost::resident_share`].
-    pub resident_share: Option<Spread<f64>>,
+    pub resident_share: Option<RunSpread<f64>>,
     /// See [`MethodMeasurement::share_after_a_tenth`].
-    pub share_after_a_tenth: Option<Spread<f64>>,
+    pub share_after_a_tenth: Option<RunSpread<f64>>,
 }
 
 impl BenchmarkResults {
@@ -73,10 +73,11 @@ impl BenchmarkResults {
         let undisturbed: Vec<_> = all.iter().copied().filter(is_undisturbed).collect();
         let disturbed = all.len() - undisturbed.len();
         let counted = if undisturbed.is_empty() { &all } else { &undisturbed };
-        let counts =
-            |get: fn(&MethodMeasurement) -> u64| Spread::ordered(counted.iter().map(|it| get(it)));
+        let counts = |get: fn(&MethodMeasurement) -> u64| {
+            RunSpread::ordered(counted.iter().map(|it| get(it)))
+        };
         let shares = |get: &dyn Fn(&MethodMeasurement) -> Option<f64>| {
-            Spread::new(counted.iter().filter_map(|it| get(it)), f64::total_cmp)
+            RunSpread::new(counted.iter().filter_map(|it| get(it)), f64::total_cmp)
         };
         let times = counted.iter().map(|it| it.summary.time_to_90);
         Some(MethodSummary {
@@ -85,7 +86,7 @@ impl BenchmarkResults {
             disturbed,
             counted: counted.len(),
             reached: times.clone().flatten().count(),
-            time_to_90: Spread::new(times, |a, b| compare_times(*a, *b))?,
+            time_to_90: RunSpread::new(times, |a, b| compare_times(*a, *b))?,
             lost: counts(|it| it.summary.lost)?,
             p99_us: counts(|it| it.p99_us)?,
             max_us: counts(|it| it.max_us)?,
@@ -99,27 +100,27 @@ impl BenchmarkResults {
     fn warming_summary(&self, counted: &[&MethodMeasurement]) -> Option<WarmingSummary> {
         let costs: Vec<WarmingCost> = counted.iter().filter_map(|it| it.warming).collect();
         let shares =
-            |values: Vec<Option<f64>>| Spread::new(values.into_iter().flatten(), f64::total_cmp);
+            |values: Vec<Option<f64>>| RunSpread::new(values.into_iter().flatten(), f64::total_cmp);
         let tenths = counted.iter().map(|it| it.share_after_a_tenth(self.steady, self.step));
         Some(WarmingSummary {
-            wall: Spread::ordered(costs.iter().map(|cost| cost.wall))?,
+            wall: RunSpread::ordered(costs.iter().map(|cost| cost.wall))?,
             finished: costs.iter().filter(|cost| cost.is_done).count(),
-            server_cpu: Spread::ordered(costs.iter().filter_map(|cost| cost.server_cpu)),
-            own_cpu: Spread::ordered(costs.iter().map(|cost| cost.own_cpu))?,
-            read_bytes: Spread::ordered(costs.iter().filter_map(|cost| cost.read_bytes)),
+            server_cpu: RunSpread::ordered(costs.iter().filter_map(|cost| cost.server_cpu)),
+            own_cpu: RunSpread::ordered(costs.iter().map(|cost| cost.own_cpu))?,
+            read_bytes: RunSpread::ordered(costs.iter().filter_map(|cost| cost.read_bytes)),
             resident_share: shares(costs.iter().map(|cost| cost.resident_share).collect()),
             share_after_a_tenth: shares(tenths.collect()),
         })
     }
 
-    fn rates(&self, counted: &[&MethodMeasurement]) -> Vec<Spread<f64>> {
+    fn rates(&self, counted: &[&MethodMeasurement]) -> Vec<RunSpread<f64>> {
         let step_seconds = self.step.as_secs_f64();
         let count = counted.iter().map(|it| it.steps.len()).max().unwrap_or(0);
         let rates_at = |at: usize| {
             let steps = counted.iter().filter_map(move |it| it.steps.get(at));
             steps.map(|step| step.transactions as f64 / step_seconds)
         };
-        (0..count).filter_map(|at| Spread::new(rates_at(at), f64::total_cmp)).collect()
+        (0..count).filter_map(|at| RunSpread::new(rates_at(at), f64::total_cmp)).collect()
     }
 }
 

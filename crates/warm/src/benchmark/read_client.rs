@@ -63,8 +63,9 @@ impl ReadClient {
     }
 
     /// Reads for `duration`, rounded up to whole steps. A read that spans several steps counts in
-    /// the one in which it began. `local_backend` is the process id of the client's backend, if that
-    /// runs on this host; then its waits are measured as well, and both are bound to processors.
+    /// the one in which it began. `local_backend` is the process id of the client's backend, if
+    /// that runs on this host; then its waits are measured as well, and both are bound to
+    /// processors.
     pub(crate) fn run(
         &mut self,
         step: Duration,

@@ -8,7 +8,7 @@ use crate::benchmark::{
     host::HostInfo,
     interference::Interference,
     read_client::ThroughputStep,
-    spread::Spread,
+    spread::RunSpread,
     summary::{ThroughputSummary, steady_rate},
 };
 
@@ -88,7 +88,7 @@ pub struct MethodMeasurement {
     pub max_us: u64,
     /// The cost of warming; `None` without warming.
     pub warming: Option<WarmingCost>,
-    /// What else the host did meanwhile.
+    /// Other work of the host meanwhile, and the waits that it may have caused.
     pub interference: Interference,
     /// Reads per second once the cache was warm: the median over the second half of the steps;
     /// `None` without warming, or if warming did not finish early enough. Set by
@@ -166,7 +166,7 @@ impl BenchmarkResults {
             steady = rates(|_| true);
         }
         steady.push(self.steady_before);
-        let median = Spread::new(steady, f64::total_cmp).map_or(0.0, |spread| spread.median);
+        let median = RunSpread::new(steady, f64::total_cmp).map_or(0.0, |spread| spread.median);
         self.steady = median;
         for measurement in self.runs.iter_mut().flat_map(|run| &mut run.measurements) {
             let is_near = |rate: &f64| (rate - median).abs() <= STEADY_MARGIN * median;

@@ -1,9 +1,9 @@
 //! Decides which method warms faster, or that the measurements do not show it.
 //!
 //! A method is faster only if its times to 90 % of steady throughput are separate from the other's
-//! in all runs, and the medians differ by more than chance and the length of a step explain. Between
-//! "faster" and "no difference" there is a zone without a verdict, so that repeated benchmarks do
-//! not alternate between the two.
+//! in all runs, and the medians differ by more than chance and the length of a step explain.
+//! Between "faster" and "no difference" there is a zone without a verdict, so that repeated
+//! benchmarks do not alternate between the two.
 
 use std::{fmt, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::benchmark::{
     interference::Disturbance,
     method_summary::{MethodSummary, compare_times},
     results::{BenchmarkResults, STEADY_MARGIN, WarmMethod},
-    spread::Spread,
+    spread::RunSpread,
 };
 
 /// The verdict of a benchmark: how each method compares to the others.
@@ -87,8 +87,8 @@ pub enum BenchmarkObstacle {
     /// The steady rates of warmed measurements differ by more than [`STEADY_MARGIN`] of their
     /// median.
     SteadyRatesDiffer {
-        /// Spread of the steady rates, in reads per second.
-        rates: Spread<f64>,
+        /// RunSpread of the steady rates, in reads per second.
+        rates: RunSpread<f64>,
     },
 }
 
@@ -127,8 +127,8 @@ impl BenchmarkResults {
         }
         let undisturbed =
             self.all_measurements().filter(|it| it.interference.disturbance().is_none());
-        let rates = Spread::new(undisturbed.filter_map(|it| it.steady), f64::total_cmp);
-        let differs = |rates: &Spread<f64>| rates.max - rates.min > STEADY_MARGIN * rates.median;
+        let rates = RunSpread::new(undisturbed.filter_map(|it| it.steady), f64::total_cmp);
+        let differs = |rates: &RunSpread<f64>| rates.max - rates.min > STEADY_MARGIN * rates.median;
         if let Some(rates) = rates.filter(differs) {
             obstacles.push(BenchmarkObstacle::SteadyRatesDiffer { rates });
         }
@@ -205,7 +205,7 @@ fn compare_spreads(
 
 impl BenchmarkVerdict {
     /// Returns the verdict on Howdah: compared to autoprewarm if that was measured, otherwise to no
-    /// warming. If one of Howdah's comparisons has no verdict, the whole has none.
+    /// warming. If one of Howdah's comparisons is undecided, so is the whole.
     pub fn overall(&self) -> WarmingVerdict {
         let mut verdicts = self
             .comparisons
@@ -222,7 +222,7 @@ impl BenchmarkVerdict {
 }
 
 impl WarmingVerdict {
-    /// Whether the measurements show which method is faster, or that there is no difference.
+    /// Whether the measurements show which method is faster, or that they do not differ.
     pub fn is_decided(self) -> bool {
         !matches!(self, Self::NotComparable(_))
     }

@@ -113,7 +113,7 @@ fn method_that_is_warm_in_some_runs_is_undecided() {
     assert_eq!(autoprewarm, WarmingVerdict::NotComparable(IndecisionReason::ReachedInSomeRuns));
     let summary = results(&mixed).method_summary(WarmMethod::Howdah).unwrap();
     assert_eq!((summary.reached, summary.counted), (1, 3));
-    assert_eq!(summary.time_to_90, Spread { min: Some(STEP * 4), median: None, max: None });
+    assert_eq!(summary.time_to_90, RunSpread { min: Some(STEP * 4), median: None, max: None });
     let never = [(Some(4), None); 3];
     let (autoprewarm, none) = verdicts(&never);
     assert_eq!(autoprewarm, WarmingVerdict::Slower);
@@ -147,7 +147,7 @@ fn few_disturbed_measurements_are_left_out() {
     let summary = results.method_summary(WarmMethod::Howdah).unwrap();
     assert_eq!((summary.measured, summary.disturbed, summary.counted), (3, 1, 2));
     assert_eq!(summary.time_to_90.max, Some(STEP * 4));
-    assert_eq!(summary.rates[6], Spread { min: 2000.0, median: 2000.0, max: 2000.0 });
+    assert_eq!(summary.rates[6], RunSpread { min: 2000.0, median: 2000.0, max: 2000.0 });
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn different_steady_rates_are_not_comparable() {
     // Compared to the rate of the others, it never recovers.
     assert_eq!(results.runs[1].measurements[2].summary.time_to_90, None);
     let verdict = results.verdict();
-    let rates = Spread { min: 400.0, median: 2000.0, max: 2000.0 };
+    let rates = RunSpread { min: 400.0, median: 2000.0, max: 2000.0 };
     assert_eq!(verdict.obstacles, [BenchmarkObstacle::SteadyRatesDiffer { rates }]);
     assert!(!verdict.overall().is_decided());
 }
