@@ -195,7 +195,8 @@ fn notes() -> Vec<String> {
             "Disturbed: the client or its backend waited for a processor more than {} of the time while \
              nothing was warmed, or at any time while other programs used more than {} of the processors, \
              or a hypervisor gave more than {} to other guests. Waits that warming causes are part of \
-             its cost. Disturbed measurements are left out of medians and bands.",
+             its cost. Disturbed measurements are left out of medians and bands, unless all of a \
+             method are.",
             percent(WAIT_SHARE_MAX),
             percent(OTHERS_SHARE_MAX),
             percent(STEAL_SHARE_MAX)

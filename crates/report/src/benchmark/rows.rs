@@ -70,7 +70,7 @@ pub(super) fn figure_rows(results: &BenchmarkResults, methods: &[MethodSummary])
         Some(FigureCell::new(it.steady?, |rate| format!("{rate:.0}")))
     });
     add("wait for a processor", &|it| Some(FigureCell::new(it.wait_share?, percent)));
-    add("measurements", &|it| {
+    add("measured", &|it| {
         Some(FigureCell::text(match it.disturbed {
             0 => it.measured.to_string(),
             disturbed => format!("{}, {disturbed} disturbed", it.measured),
