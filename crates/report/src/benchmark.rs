@@ -5,6 +5,8 @@
 
 mod document;
 mod page;
+mod rows;
+mod sentences;
 mod svg;
 mod table;
 #[cfg(test)]

@@ -77,6 +77,16 @@ pub(crate) fn bytes(bytes: u64) -> String {
     shown
 }
 
+/// Formats an age in its largest unit, rounded down: `40 s`, `2 min`, `26 h`, `12 days`.
+pub(crate) fn age(age: std::time::Duration) -> String {
+    match age.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// Formats a count with its noun: `1 error`, `2 errors`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -136,6 +146,13 @@ fn bytes_use_largest_fitting_unit() {
         ["0 B", "1023 B", "1.00 KiB", "299.22 MiB"]
     );
     assert_eq!(bytes(u64::MAX), "16.00 EiB");
+}
+
+#[test]
+fn ages_are_rounded_down_to_a_unit() {
+    let ages = [0, 119, 120, 7199, 7200, 172_799, 172_800, 10 * 86_400 - 1];
+    let shown = ages.map(|seconds| age(std::time::Duration::from_secs(seconds)));
+    assert_eq!(shown, ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 days", "9 days"]);
 }
 
 #[test]

@@ -18,7 +18,9 @@ use crate::{
     image::{CacheImage, Fork, Relation, RelationName},
 };
 
-pub use alternatives::{Alternative, HOT_USAGE, SizeAssessment, alternatives};
+pub use alternatives::{
+    Alternative, HOT_USAGE, REUSED_USAGE, SUPPORTING_AGE, SizeAssessment, alternatives,
+};
 pub use memory_cost::{FAULT_US, MemoryCost};
 pub use memory_info::{HugePages, MemoryInfo};
 
@@ -98,7 +100,7 @@ pub fn advise(target: &ConnectTarget, choice: DumpSource) -> Result<CacheAdvice,
         &mut client,
     );
     Ok(CacheAdvice {
-        alternatives: alternatives(buffers, usage, free),
+        alternatives: alternatives(buffers, usage, free, memory_info.cache_age),
         candidates: candidates(image, target.database(), &memory_info, buffers),
         relations: filling,
         usage,

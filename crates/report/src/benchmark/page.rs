@@ -1,30 +1,35 @@
-//! Results as one self-contained HTML page: headline, chart, table, and the method of measurement.
+//! Results as one self-contained HTML page: verdict, chart, table, and the method of measurement.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
-use howdah_warm::benchmark::{BenchmarkResults, BenchmarkRun, WarmMethod};
+use howdah_warm::benchmark::{
+    BenchmarkResults, BenchmarkVerdict, OTHERS_SHARE_MAX, STEADY_MARGIN, STEAL_SHARE_MAX,
+    WAIT_SHARE_MAX, WarmingVerdict,
+};
 
 use super::{
+    rows::{figure_rows, percent},
     seconds,
-    svg::{css_class, svg},
+    sentences::{comparison_sentence, headline, host_line, orders, remarks},
+    svg::{ChartSize, css_class, svg},
 };
-use crate::{chart::escaped, page::HtmlPage};
+use crate::{chart::escaped, page::HtmlPage, text};
 
 /// Renders the results of a benchmark as an HTML page.
 pub fn page(results: &BenchmarkResults) -> String {
+    let verdict = results.verdict();
     let mut html = String::from("<main>\n");
-    let headline = headline(results);
+    write_verdict(&mut html, results, &verdict);
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(html, "<h1>{}</h1>", escaped(&headline));
-    let _ = writeln!(html, "<p class=\"about\">{}</p>", escaped(&about(results)));
-    legend(&mut html, results);
-    html.push_str(&svg(results));
-    table(&mut html, results);
-    html.push_str("<ul class=\"notes\">\n");
-    for note in notes(results) {
-        let _ = writeln!(html, "<li>{}</li>", escaped(&note));
-    }
-    html.push_str("</ul>\n</main>\n");
+    let _ = writeln!(html, "<p class=\"about\">{}</p>", html_text(&about(results)));
+    write_chart(&mut html, results);
+    html.push_str("<h2>Figures</h2>\n");
+    write_table(&mut html, results);
+    html.push_str("<h2>Measured on</h2>\n");
+    write_host(&mut html, results);
+    html.push_str("<h2>How to read this</h2>\n");
+    write_list(&mut html, "notes", &notes());
+    html.push_str("</main>\n");
     HtmlPage {
         title: "Warm cache benchmark",
         styles: &[PAGE_STYLE],
@@ -34,167 +39,197 @@ pub fn page(results: &BenchmarkResults) -> String {
     .render()
 }
 
-/// Returns the main result in one sentence.
-fn headline(results: &BenchmarkResults) -> String {
-    let find = |method| results.runs.iter().find(|run| run.method == method);
-    let time = |run: &BenchmarkRun| match run.summary.time_to_90 {
-        Some(time) => format!("after {}", seconds(time)),
-        None => format!("not within {}", seconds(results.duration)),
+const PAGE_STYLE: &str = include_str!("page.css");
+
+fn write_verdict(html: &mut String, results: &BenchmarkResults, verdict: &BenchmarkVerdict) {
+    let overall = verdict.overall();
+    let class = match overall {
+        WarmingVerdict::Faster => "good",
+        WarmingVerdict::Slower => "bad",
+        WarmingVerdict::NoDifference => "even",
+        WarmingVerdict::NotComparable(_) => "warn",
     };
-    let times: Vec<_> = [WarmMethod::Howdah, WarmMethod::Autoprewarm, WarmMethod::NoWarming]
-        .into_iter()
-        .filter_map(|method| find(method).map(|run| format!("{} {}", method.name(), time(run))))
-        .collect();
-    format!("90 % of steady throughput: {}", times.join(", "))
+    let headline = headline(results, verdict);
+    let _ = writeln!(html, "<span class=\"badge {class}\">{}</span>", overall.name());
+    let _ = writeln!(html, "<h1>{}</h1>", html_text(&headline));
+    let others = verdict.comparisons.iter().filter(|_| verdict.obstacles.is_empty());
+    let others = others.map(|it| comparison_sentence(results, it));
+    let others: Vec<_> = others.filter(|sentence| *sentence != headline).collect();
+    write_list(html, "sentences", &others);
+    let more =
+        verdict.obstacles.iter().skip(1).map(|obstacle| format!("not comparable: {obstacle}"));
+    let more: Vec<_> = more.chain(remarks(results, verdict)).collect();
+    if !more.is_empty() {
+        html.push_str("<div class=\"notice\">\n");
+        write_list(html, "remarks", &more);
+        html.push_str("</div>\n");
+    }
+}
+
+fn write_list(html: &mut String, class: &str, items: &[String]) {
+    if items.is_empty() {
+        return;
+    }
+    let _ = writeln!(html, "<ul class=\"{class}\">");
+    for item in items {
+        let _ = writeln!(html, "<li>{}</li>", html_text(item));
+    }
+    html.push_str("</ul>\n");
 }
 
 fn about(results: &BenchmarkResults) -> String {
     let rows = results.row_count();
-    let cached = (results.pages.0 * u64::from(results.pages.1)) >> 20;
+    let cached = text::bytes(results.pages.0 * u64::from(results.pages.1));
     let skew = match results.skew {
         Some(skew) => format!("distributed by Zipf's law, exponent {skew}"),
         None => "uniformly distributed".to_owned(),
     };
     format!(
-        "PostgreSQL {}, pgbench_accounts of {rows} rows, {cached} MiB in the cache before the \
-         restart. One client reads single rows by key, {skew}, in steps of {}. Steady rate with a warm \
-         cache: {:.0} per second.",
+        "PostgreSQL {}, restarted with cold caches; pgbench_accounts of {rows} rows, {cached} in the \
+         cache before. One client reads single rows by key, {skew}, for {} after each restart. {} of \
+         each method.",
         results.server,
-        seconds(results.step),
-        results.steady
+        seconds(results.duration),
+        text::counted(results.runs.len() as u64, "measurement"),
     )
 }
 
-fn legend(html: &mut String, results: &BenchmarkResults) {
-    html.push_str("<p class=\"legend\">");
-    for run in &results.runs {
-        let (class, name) = (css_class(run.method), run.method.name());
-        let _ = write!(html, "<span class=\"key {class}\"></span>{name} ");
+fn write_chart(html: &mut String, results: &BenchmarkResults) {
+    html.push_str("<figure>\n<p class=\"legend\">");
+    for method in results.methods() {
+        let (class, name) = (css_class(method), method.name());
+        let _ = write!(html, "<span><span class=\"key {class}\"></span>{name}</span>");
     }
-    html.push_str("<span class=\"dot\"></span>90 % of steady</p>\n");
+    html.push_str("<span><span class=\"dot\"></span>90 % of steady</span></p>\n");
+    for size in [ChartSize::Wide, ChartSize::Narrow] {
+        html.push_str(&svg(results, size));
+    }
+    let step = seconds(results.step);
+    let _ = writeln!(
+        html,
+        "<figcaption>Reads per second in steps of {step}. Lines: median of the runs. Bands: from the \
+         slowest to the fastest run. Steady: {:.0} reads per second with a warm cache.</figcaption>\
+         \n</figure>",
+        results.steady
+    );
 }
 
-const COLUMNS: [&str; 9] = [
-    "",
-    "to 90 %",
-    "reads lost",
-    "p99",
-    "longest",
-    "warming took",
-    "server CPU",
-    "own CPU",
-    "read from disk",
-];
-
-fn table(html: &mut String, results: &BenchmarkResults) {
-    html.push_str("<table>\n<tr>");
-    for column in COLUMNS {
-        let _ = write!(html, "<th>{column}</th>");
+fn write_table(html: &mut String, results: &BenchmarkResults) {
+    let methods = results.method_summaries();
+    html.push_str("<table>\n<thead><tr><td></td>");
+    for summary in &methods {
+        let (class, name) = (css_class(summary.method), summary.method.name());
+        let _ = write!(html, "<th scope=\"col\"><span class=\"key {class}\"></span>{name}</th>");
     }
-    html.push_str("</tr>\n");
-    for run in &results.runs {
-        let _ = write!(html, "<tr><th><span class=\"key {}\"></span>", css_class(run.method));
-        let _ = write!(html, "{}</th>", run.method.name());
-        for cell in cells(run) {
-            let _ = write!(html, "<td>{cell}</td>");
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for row in figure_rows(results, &methods) {
+        let _ = write!(html, "<tr><th scope=\"row\">{}</th>", row.label);
+        for cell in row.cells {
+            let _ = write!(html, "<td>{}", html_text(&cell.median));
+            if let Some(range) = cell.range {
+                let _ = write!(html, "<small>{}</small>", html_text(&range));
+            }
+            html.push_str("</td>");
         }
         html.push_str("</tr>\n");
     }
-    html.push_str("</table>\n");
+    html.push_str("</tbody>\n</table>\n");
 }
 
-fn cells(run: &BenchmarkRun) -> [String; 8] {
-    let none = || "–".to_owned();
-    let micros = |us: u64| seconds(Duration::from_micros(us));
-    let warming = run.warming.as_ref();
-    let time = |time: Option<Duration>| time.map_or_else(none, seconds);
-    [
-        run.summary.time_to_90.map_or_else(|| "never".to_owned(), seconds),
-        run.summary.lost.to_string(),
-        micros(run.p99_us),
-        micros(run.max_us),
-        warming.map_or_else(none, |warming| {
-            if warming.is_done {
-                seconds(warming.wall)
-            } else {
-                format!("over {}", seconds(warming.wall))
-            }
-        }),
-        time(warming.and_then(|warming| warming.server_cpu)),
-        time(warming.map(|warming| warming.own_cpu)),
-        warming
-            .and_then(|warming| warming.read_bytes)
-            .map_or_else(none, |bytes| format!("{} MiB", bytes >> 20)),
+fn write_host(html: &mut String, results: &BenchmarkResults) {
+    let mut items = vec![("Host".to_owned(), host_line(results))];
+    for (order, number) in orders(results).into_iter().zip(1..) {
+        items.push((format!("Order in run {number}"), order));
+    }
+    let notes = results.notes.join("; ");
+    items.push(("Caches".to_owned(), notes));
+    items.push((
+        "Steady".to_owned(),
+        format!(
+            "{:.0} reads per second, p99 {}; {:.0} before the restarts",
+            results.steady,
+            seconds(std::time::Duration::from_micros(results.steady_p99_us)),
+            results.steady_before
+        ),
+    ));
+    html.push_str("<dl>\n");
+    for (name, text) in items {
+        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", html_text(&name), html_text(&text));
+    }
+    html.push_str("</dl>\n");
+}
+
+/// Escapes text for HTML, and joins numbers with their units, so that no line ends between them.
+fn html_text(text: &str) -> String {
+    const UNITS: [&str; 6] = ["s", "ms", "µs", "%", "MiB", "GiB"];
+    let mut joined = String::with_capacity(text.len());
+    for word in text.split(' ') {
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', '.', ':', ')']));
+        let is_number = joined.ends_with(|c: char| c.is_ascii_digit());
+        if !joined.is_empty() {
+            joined.push(if is_unit && is_number { '\u{a0}' } else { ' ' });
+        }
+        joined.push_str(word);
+    }
+    escaped(&joined)
+}
+
+/// Returns the rules by which the figures were computed.
+fn notes() -> Vec<String> {
+    vec![
+        "To 90 % of steady: the start of the first step with 90 % of the steady rate from which the \
+         median of five steps has it, too. Single fast steps do not count, and single slow ones do not \
+         delay it."
+            .to_owned(),
+        format!(
+            "Steady: the median of the rate before the restarts and of the second halves of the warmed \
+             measurements. A measurement whose own steady rate is within {} of it is compared to its \
+             own. If those rates differ by more, the host changed, and nothing is comparable.",
+            percent(STEADY_MARGIN)
+        ),
+        "Faster and slower: the times of all runs are separate, and the medians differ by more than \
+         two steps and a fifth. No difference: the medians differ by at most a step or a tenth. \
+         Anything between is not comparable."
+            .to_owned(),
+        format!(
+            "Disturbed: the client or its backend waited for a processor more than {} of the time while \
+             nothing was warmed, or at any time while other programs used more than {} of the processors, \
+             or a hypervisor gave more than {} to other guests. Waits that warming causes are part of \
+             its cost. Disturbed measurements are left out of medians and bands, unless all of a \
+             method are.",
+            percent(WAIT_SHARE_MAX),
+            percent(OTHERS_SHARE_MAX),
+            percent(STEAL_SHARE_MAX)
+        ),
+        "Time counts from the client's connection. Autoprewarm starts with the server, a moment \
+         earlier; Howdah's load starts with the client."
+            .to_owned(),
+        "Every measurement starts with a new session, which takes a page fault for each 4 kB of the \
+         cache that it touches for the first time. That slows the first reads with every method; \
+         steps.csv lists the faults."
+            .to_owned(),
+        "Reads lost: reads that a warm server would have served until 90 % was reached, minus those \
+         served. Server CPU: without the client's session."
+            .to_owned(),
+        "On a machine with few processors, warming competes with the client for them, and more \
+         connections that load do not help. On a large one with slow disks, they do: measure on the \
+         machine, and with the size of cache, that you want to know about."
+            .to_owned(),
     ]
 }
-
-fn notes(results: &BenchmarkResults) -> Vec<String> {
-    let mut notes = results.notes.clone();
-    for run in &results.runs {
-        if let Some(share) = run.warming.and_then(|warming| warming.resident_share) {
-            let name = run.method.name();
-            notes.push(format!("{name}: {:.1} % of the image was resident", share * 100.0));
-        }
-        if let Some(share) = run.share_after_a_tenth(results.steady, results.step) {
-            let name = run.method.name();
-            notes.push(format!(
-                "{name}: {:.0} % of the steady rate in the step after a tenth of the pages was loaded",
-                share * 100.0
-            ));
-        }
-    }
-    notes.push(
-        "reads lost: reads that a warm server would have served until 90 % was reached, minus those served"
-            .to_owned(),
-    );
-    notes
-}
-
-/// The styles of the page. Its grey, orange and blue also differ in lightness, for colour-blind
-/// readers.
-const PAGE_STYLE: &str = "
-:root { --grid: var(--line); --nothing: #8a94a6; --autoprewarm: #e08a1e; --howdah: #1463c4; }
-@media (prefers-color-scheme: dark) {
-  :root { --nothing: #8f99aa; --autoprewarm: #f0a848; --howdah: #5aa2f5; }
-}
-main { max-width: 960px; }
-h1 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .4rem; }
-.about { color: var(--soft); margin: 0 0 1rem; }
-.legend { margin: 0; } .legend .key { margin-left: 1rem; } .legend .key:first-child { margin-left: 0; }
-.key { display: inline-block; width: 1.1em; height: .25em; margin-right: .45em;
-  vertical-align: middle; background: currentColor; }
-.dot { display: inline-block; width: .6em; height: .6em; border-radius: 50%; margin: 0 .45em 0 1rem;
-  background: var(--soft); }
-.key.nothing { background: var(--nothing); } .key.autoprewarm { background: var(--autoprewarm); }
-.key.howdah { background: var(--howdah); }
-svg { width: 100%; height: auto; display: block; }
-.grid { stroke: var(--grid); } .steady { stroke: var(--soft); stroke-dasharray: 6 4; }
-.tick, .axis { fill: var(--soft); font-size: 12px; } .end { text-anchor: end; }
-.mid { text-anchor: middle; }
-.line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
-.line.nothing { stroke: var(--nothing); } .line.autoprewarm { stroke: var(--autoprewarm); }
-.line.howdah { stroke: var(--howdah); }
-.mark { stroke: var(--page); stroke-width: 2; } .mark.nothing { fill: var(--nothing); }
-.mark.autoprewarm { fill: var(--autoprewarm); } .mark.howdah { fill: var(--howdah); }
-table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .5rem; border-bottom: 1px solid var(--grid); text-align: right;
-  white-space: nowrap; }
-tr:first-child th { color: var(--soft); font-weight: normal; white-space: normal; }
-th:first-child { text-align: left; }
-.notes { color: var(--soft); font-size: .9rem; margin-top: 1rem; padding-left: 1.1rem; }
-";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benchmark::tests::results;
+    use crate::benchmark::tests::{disturbed_results, results};
 
     #[test]
-    fn headline_lists_the_time_of_each_method() {
+    fn headline_says_which_method_is_faster() {
+        let results = results();
         assert_eq!(
-            headline(&results()),
-            "90 % of steady throughput: howdah after 500 ms, autoprewarm after 1.5 s, no warming not \
-             within 4.0 s"
+            headline(&results, &results.verdict()),
+            "Howdah warms the cache faster than autoprewarm: 90 % of steady throughput after 500 ms, \
+             instead of after 2.5 s"
         );
     }
 
@@ -202,10 +237,28 @@ mod tests {
     fn page_is_self_contained() {
         let page = page(&results());
         assert!(!page.contains("http:") && !page.contains("https:"), "no external resources");
-        assert!(page.contains("99.8 % of the image was resident"));
-        assert_eq!(page.matches("<tr>").count(), 4);
+        assert!(page.contains("99.8\u{a0}%"));
+        assert_eq!(page.matches("<svg").count(), 2);
         let main = page.split("<main>").nth(1).unwrap();
         insta::assert_snapshot!(main);
+    }
+
+    #[test]
+    fn disturbed_measurements_are_listed_and_have_no_verdict() {
+        let page = page(&disturbed_results());
+        assert!(page.contains("<span class=\"badge warn\">not comparable</span>"), "{page}");
+        let headline = "<h1>Not comparable: 3 of 9 measurements were disturbed, such as: the client \
+             waited for a processor 37\u{a0}% of the time; measure on an idle machine</h1>";
+        assert!(page.contains(headline), "{page}");
+        assert_eq!(page.matches("<li>disturbed: run ").count(), 3);
+    }
+
+    #[test]
+    fn numbers_and_units_are_joined() {
+        assert_eq!(
+            html_text("after 1.8 s (2 ms), s < 3"),
+            "after 1.8\u{a0}s (2\u{a0}ms), s &lt; 3"
+        );
     }
 
     #[test]

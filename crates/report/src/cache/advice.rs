@@ -1,9 +1,12 @@
 //! Advice on the size of a cache, computed by [`howdah_warm::advise`].
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use howdah_warm::{
-    advise::{Alternative, CacheAdvice, CacheCandidate, FAULT_US, RelationUsage},
+    advise::{
+        Alternative, CacheAdvice, CacheCandidate, FAULT_US, RelationUsage, SUPPORTING_AGE,
+        SizeAssessment,
+    },
     image::CacheImage,
 };
 use serde::Serialize;
@@ -19,9 +22,13 @@ pub struct AdviceDocument {
     source: &'static str,
     buffers: u64,
     free: u64,
+    /// Time since the cache was empty.
+    cache_age_seconds: Option<f64>,
     usage: [u64; 6],
     hits: u64,
     reads: u64,
+    /// Time since the statistics of hits and reads were reset.
+    statistics_age_seconds: Option<f64>,
     relations: Vec<RelationUsageRow>,
     alternatives: Vec<AlternativeRow>,
     candidates: Vec<CandidateRow>,
@@ -42,7 +49,9 @@ struct RelationUsageRow {
 struct AlternativeRow {
     buffers: u64,
     keeps: u64,
-    keeps_hot: u64,
+    /// Pages with a usage count of at least 2.
+    keeps_reused: u64,
+    loses_reused: u64,
     verdict: &'static str,
 }
 
@@ -84,7 +93,8 @@ pub fn document(advice: &CacheAdvice, limit: usize) -> AdviceDocument {
     let alternatives = advice.alternatives.iter().map(|it| AlternativeRow {
         buffers: it.buffers,
         keeps: it.kept,
-        keeps_hot: it.kept_hot,
+        keeps_reused: it.kept_reused,
+        loses_reused: it.lost_reused,
         verdict: it.assessment.name(),
     });
     let candidates = advice.candidates.iter().take(limit).map(|it| {
@@ -92,11 +102,13 @@ pub fn document(advice: &CacheAdvice, limit: usize) -> AdviceDocument {
         CandidateRow { relation: it.name.to_string(), length, cached, heat, sum, fits }
     });
     AdviceDocument {
-        version: 1,
+        version: 2,
         page_bytes: image.origin.page_bytes,
         source: image.origin.source.name(),
         buffers: image.origin.buffers.into(),
         free: advice.free,
+        cache_age_seconds: facts.cache_age.map(|age| age.as_secs_f64()),
+        statistics_age_seconds: facts.statistics_age.map(|age| age.as_secs_f64()),
         usage: advice.usage,
         hits: facts.hits_and_reads.0,
         reads: facts.hits_and_reads.1,
@@ -127,27 +139,30 @@ pub fn table(advice: &CacheAdvice, database: &str, limit: usize) -> String {
     // Writing to a String cannot fail, here and below.
     let image = &advice.dumped.image;
     let _ = writeln!(table, "cache     {}", image_size(image));
+    let info = &advice.memory_info;
+    let _ = match info.cache_age {
+        Some(age) => writeln!(table, "age       empty {} ago", text::age(age)),
+        None => writeln!(table, "age       not known"),
+    };
     let [cold, one, two, three, four, five] = advice.usage;
     let _ = writeln!(
         table,
         "usage     0: {cold}  1: {one}  2: {two}  3: {three}  4: {four}  5: {five}"
     );
     let _ = writeln!(table, "free      {} buffers", advice.free);
-    let (hits, reads) = advice.memory_info.hits_and_reads;
+    let (hits, reads) = info.hits_and_reads;
     let _ = writeln!(
         table,
-        "reads     {} of {} were cache hits",
+        "reads     {} of {} were cache hits, {}",
         share(hits, hits + reads),
-        hits + reads
+        hits + reads,
+        statistics_period(info.statistics_age, info.cache_age)
     );
-    let _ = writeln!(table, "\nCACHED RELATIONS");
+    let _ = writeln!(table, "\nCACHED RELATIONS, largest first");
     write_relations(&mut table, image, &advice.relations, limit);
     let _ = writeln!(table, "\nOTHER CACHE SIZES, estimated from usage counts");
-    write_alternatives(&mut table, image, &advice.alternatives);
-    let _ = writeln!(
-        table,
-        "\nRELATIONS OF DATABASE {database} THAT WOULD FIT, most used per page first"
-    );
+    write_alternatives(&mut table, advice);
+    let _ = writeln!(table, "\nRELATIONS OF DATABASE {database} THAT WOULD FIT, largest first");
     write_candidates(&mut table, image, &advice.candidates, limit);
     let _ = writeln!(table, "\nMEMORY");
     write_memory(&mut table, advice);
@@ -179,47 +194,112 @@ fn write_relations(table: &mut String, image: &CacheImage, rows: &[RelationUsage
             usage.join(" "),
         );
     }
-    write_omitted(table, rows.len(), limit);
+    let rest = rows.iter().skip(limit).map(|row| row.pages);
+    write_omitted(table, image, rest);
 }
 
-fn write_alternatives(table: &mut String, image: &CacheImage, rows: &[Alternative]) {
-    let _ = writeln!(table, "{:>14} {:>12} {:>12}  ", "SHARED_BUFFERS", "KEEPS", "HOT PAGES");
-    for row in rows {
+fn write_alternatives(table: &mut String, advice: &CacheAdvice) {
+    let image = &advice.dumped.image;
+    let _ = writeln!(table, "{:>14} {:>12} {:>12}", "SHARED_BUFFERS", "KEEPS", "USED AGAIN");
+    for row in &advice.alternatives {
         let _ = writeln!(
             table,
             "{:>14} {:>12} {:>12}  {}",
             page_bytes(image, row.buffers),
             page_bytes(image, row.kept),
-            page_bytes(image, row.kept_hot),
-            row.assessment.description()
+            page_bytes(image, row.kept_reused),
+            description(advice, row)
         );
     }
     let _ = writeln!(
         table,
-        "Usage counts do not show which further pages a larger cache would contain."
+        "USED AGAIN: pages with a usage count of at least 2. The counts do not show which further \
+         pages a larger cache would contain."
     );
 }
 
+/// Describes the likely effect of a cache size.
+fn description(advice: &CacheAdvice, size: &Alternative) -> String {
+    let image = &advice.dumped.image;
+    let age = advice.memory_info.cache_age.map_or_else(|| "unknown".to_owned(), text::age);
+    match size.assessment {
+        SizeAssessment::Present => "present size".to_owned(),
+        SizeAssessment::Enough => {
+            format!("enough for every page that was used again, in a cache that is {age} old")
+        }
+        SizeAssessment::TooSmall => {
+            let lost = page_bytes(image, size.lost_reused);
+            format!("too small: loses {lost} of pages that were used again")
+        }
+        SizeAssessment::BuffersFree => {
+            let free = page_bytes(image, advice.free);
+            format!("no use: {free} are free, in a cache that is {age} old")
+        }
+        SizeAssessment::MayHelp => {
+            "may help: at least half of the pages were used again".to_owned()
+        }
+        SizeAssessment::NoBenefit => format!(
+            "no benefit visible: most pages were not used again, in a cache that is {age} old"
+        ),
+        SizeAssessment::TooYoung => {
+            let needed = text::age(SUPPORTING_AGE);
+            match advice.memory_info.cache_age {
+                Some(_) => {
+                    format!("not known yet: the cache is {age} old, which is less than {needed}")
+                }
+                None => {
+                    format!("not known: the age of the cache is unknown, and {needed} are needed")
+                }
+            }
+        }
+    }
+}
+
+/// Describes the period of the statistics, which may be longer than the cache exists.
+fn statistics_period(statistics: Option<Duration>, cache: Option<Duration>) -> String {
+    let Some(age) = statistics else {
+        return "since the statistics began, which may be before the server's start".to_owned();
+    };
+    let older = if cache.is_some_and(|cache| cache < age) {
+        ", which includes work before the cache was empty"
+    } else {
+        ""
+    };
+    format!("in the {} since a statistics reset{older}", text::age(age))
+}
+
 fn write_candidates(table: &mut String, image: &CacheImage, rows: &[CacheCandidate], limit: usize) {
-    let _ = writeln!(
-        table,
-        "{:>12} {:>6} {:>5} {:>12} {:>5}  RELATION",
-        "SIZE", "CACHED", "HEAT", "SUM", "FITS"
-    );
-    for row in rows.iter().take(limit) {
+    let mut largest: Vec<_> = rows.iter().filter(|row| row.length > SMALL_PAGES).collect();
+    largest.sort_by_key(|row| std::cmp::Reverse(row.length));
+    let _ = writeln!(table, "{:>12} {:>6} {:>5} {:>5}  RELATION", "SIZE", "CACHED", "HEAT", "FITS");
+    for row in largest.iter().take(limit) {
         let _ = writeln!(
             table,
-            "{:>12} {:>6} {:>5.2} {:>12} {:>5}  {}",
+            "{:>12} {:>6} {:>5.2} {:>5}  {}",
             page_bytes(image, row.length),
             share(row.cached, row.length),
             row.heat,
-            page_bytes(image, row.sum),
             if row.fits { "yes" } else { "no" },
             row.name
         );
     }
-    write_omitted(table, rows.len(), limit);
+    write_omitted(table, image, largest.iter().skip(limit).map(|row| row.length));
+    let small = rows.iter().filter(|row| row.length <= SMALL_PAGES).map(|row| row.length);
+    write_hidden(table, image, small);
+    let fitting = rows.iter().filter(|row| row.fits);
+    let (count, pages) = count_and_sum(fitting.map(|row| row.length));
+    let _ = writeln!(
+        table,
+        "{} of {} fit together, {} of the cache's {}; those with the most use per page (HEAT) first",
+        count,
+        rows.len(),
+        page_bytes(image, pages),
+        page_bytes(image, image.origin.buffers.into())
+    );
 }
+
+/// Relations of at most this many pages are not listed as candidates: they are mostly catalogs.
+const SMALL_PAGES: u64 = 1;
 
 fn write_memory(table: &mut String, advice: &CacheAdvice) {
     let (facts, memory) = (&advice.memory_info, &advice.memory);
@@ -268,9 +348,30 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-fn write_omitted(table: &mut String, rows: usize, limit: usize) {
-    let more = rows.saturating_sub(limit);
-    if more > 0 {
-        let _ = writeln!(table, "{more} more: --limit 0 shows all");
+fn count_and_sum(pages: impl Iterator<Item = u64>) -> (usize, u64) {
+    pages.fold((0, 0), |(count, sum), pages| (count + 1, sum + pages))
+}
+
+/// Summarizes relations that are not listed because of the limit, by their pages.
+fn write_omitted(table: &mut String, image: &CacheImage, rest: impl Iterator<Item = u64>) {
+    let (count, pages) = count_and_sum(rest);
+    if count > 0 {
+        let _ = writeln!(
+            table,
+            "{:>12} in {count} more: --limit 0 shows all",
+            page_bytes(image, pages)
+        );
     }
 }
+
+/// Summarizes relations that are not listed because they are small.
+fn write_hidden(table: &mut String, image: &CacheImage, small: impl Iterator<Item = u64>) {
+    let (count, pages) = count_and_sum(small);
+    if count > 0 {
+        let relations = text::counted(count as u64, "relation");
+        let _ = writeln!(table, "{:>12} in {relations} of one page", page_bytes(image, pages));
+    }
+}
+
+#[cfg(test)]
+mod tests;

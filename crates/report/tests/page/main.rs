@@ -8,6 +8,7 @@
     reason = "a test that cannot go on fails, helpers included"
 )]
 
+mod benchmark;
 #[allow(dead_code, reason = "shared with the tests of the binary, which use other parts of it")]
 mod browser;
 mod recording;

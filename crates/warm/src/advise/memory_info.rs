@@ -1,6 +1,6 @@
 //! Queries a server's memory settings, sessions and relations.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use howdah_connect::{Client, ResultRow};
 
@@ -25,6 +25,12 @@ pub struct MemoryInfo {
     pub max_connections: u64,
     /// Buffer hits and buffer reads in all databases since the last statistics reset.
     pub hits_and_reads: (u64, u64),
+    /// Time since the last of these statistics resets; `None` if none is known. Statistics survive
+    /// a restart of the server.
+    pub statistics_age: Option<Duration>,
+    /// Time since the cache was empty: since the server's start, or since a crash of one of its
+    /// processes, if the role may see that. `None` if the server reports an invalid time.
+    pub cache_age: Option<Duration>,
     /// The largest tables and indexes of the database, at most 10,000, with their pages as of the
     /// last `VACUUM` or `ANALYZE`.
     pub relations: Vec<(RelationName, u64)>,
@@ -66,6 +72,13 @@ LEFT JOIN pg_namespace m ON m.oid = o.relnamespace
 WHERE c.relkind IN ('r', 'm', 'i', 't') AND c.relpersistence <> 't' AND c.relpages > 0
 ORDER BY c.relpages DESC LIMIT 10000";
 
+/// Ages in seconds, of the cache and of the statistics. A crash of a single session empties the
+/// cache as well, while the postmaster stays: the checkpointer is then restarted.
+const AGES: &str = "SELECT extract(epoch FROM clock_timestamp() - greatest(
+        pg_postmaster_start_time(),
+        (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer')))::float8,
+    (SELECT extract(epoch FROM clock_timestamp() - max(stats_reset)) FROM pg_stat_database)::float8";
+
 impl MemoryInfo {
     pub(super) fn query(client: &mut Client) -> Result<Self, QueryFailure> {
         let results = client.query(SETTINGS)?;
@@ -80,12 +93,19 @@ impl MemoryInfo {
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
         let hits = "SELECT coalesce(sum(blks_hit), 0)::int8, coalesce(sum(blks_read), 0)::int8
             FROM pg_stat_database";
-        let results = client.query(&format!("{sessions}; {hits}"))?;
+        let results = client.query(&format!("{sessions}; {hits}; {AGES}"))?;
         let cell = |statement: usize, column: usize| -> u64 {
             let row = results.get(statement).and_then(|result| result.rows.first());
             row.and_then(|row| text(row, column).parse().ok()).unwrap_or(0)
         };
+        let age = |column: usize| {
+            let row = results.get(2).and_then(|result| result.rows.first());
+            let seconds = row.and_then(|row| text(row, column).parse::<f64>().ok());
+            seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        };
         Ok(Self {
+            cache_age: age(0),
+            statistics_age: age(1),
             shared_memory_bytes: number("shared_memory_size").map(|mib| mib << 20),
             huge_page_count: number("shared_memory_size_in_huge_pages"),
             huge_pages,

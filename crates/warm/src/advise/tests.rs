@@ -47,6 +47,8 @@ fn memory_info() -> MemoryInfo {
         sessions: 1,
         max_connections: 100,
         hits_and_reads: (0, 0),
+        statistics_age: None,
+        cache_age: None,
         relations: vec![(named("cold"), 7), (named("hot"), 1)],
     }
 }

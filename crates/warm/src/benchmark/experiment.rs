@@ -1,9 +1,10 @@
-//! The benchmark: measures one method of warming after another, each from the same cold start.
+//! The benchmark: measures one method of warming after another, each from the same cold start, and
+//! repeats that in several runs.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -13,19 +14,24 @@ use std::{
 use crate::{
     CacheImage,
     dump::{self, DumpSource},
-    load::{self, LoadObserver, LoadOptions},
+    load::LoadOptions,
 };
 use howdah_connect::{Client, ConnectTarget};
 use howdah_inspect::OsProcess;
 
 use crate::benchmark::{
     data,
-    error::{BenchmarkError, StepContext as _},
-    read_client::{ReadClient, ReadMeasurement, ThroughputStep},
-    resource_usage::{self, ResourceUsage},
+    error::BenchmarkError,
+    host::{self, HostInfo, HostTime},
+    interference::Interference,
+    method_order::method_order,
+    read_client::{ReadClient, ReadMeasurement},
+    resource_usage,
+    results::{BenchmarkResults, BenchmarkRun, MethodMeasurement, WarmMethod},
     row_sequence::RowSequence,
     server::{BenchmarkServer, ServerUnderTest},
     summary::{ThroughputSummary, steady_rate},
+    warming::WarmingContext,
 };
 
 /// The settings of a benchmark.
@@ -33,6 +39,9 @@ use crate::benchmark::{
 pub struct Benchmark {
     /// The server to measure.
     pub server: BenchmarkServer,
+    /// Number of runs, each of which measures every method once; at least 1. A verdict needs
+    /// [`MIN_RUNS`](super::MIN_RUNS).
+    pub runs: u32,
     /// Size of the table in units of 100 000 rows, which are about 15 MiB with the index; at least
     /// 1.
     pub scale: u32,
@@ -46,7 +55,7 @@ pub struct Benchmark {
     pub drop_caches: DropCaches,
     /// Options for the load by Howdah.
     pub load: LoadOptions,
-    /// When set, the benchmark ends after the current read or stage.
+    /// When set, the benchmark ends after the current read or stage, without results.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -63,120 +72,10 @@ pub enum DropCaches {
     Nothing,
 }
 
-/// A method of warming the cache after a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WarmMethod {
-    /// Only the client's reads fill the cache.
-    NoWarming,
-    /// Contrib's autoprewarm loads its file after the restart.
-    Autoprewarm,
-    /// Howdah loads an image after the restart.
-    Howdah,
-}
-
-/// The results of a benchmark: throughput with and without warming, and the settings of the
-/// measurement.
-#[derive(Clone, Debug)]
-pub struct BenchmarkResults {
-    /// The setting `server_version`.
-    pub server: String,
-    /// Copied from [`Benchmark`].
-    pub scale: u32,
-    /// Copied from [`Benchmark`].
-    pub step: Duration,
-    /// Copied from [`Benchmark`].
-    pub duration: Duration,
-    /// Copied from [`Benchmark`].
-    pub skew: Option<f64>,
-    /// Number of pages in the warm cache, and bytes per page.
-    pub pages: (u64, u32),
-    /// Reads per second with a warm cache: the median of the rate before the restarts and of those
-    /// in the second halves of the runs whose warming finished, so that a host that became slower
-    /// does not look like a cold cache.
-    pub steady: f64,
-    /// 99th percentile of the latency before the restarts, in microseconds.
-    pub steady_p99_us: u64,
-    /// One run per method that was not skipped, in the order of measurement.
-    pub runs: Vec<BenchmarkRun>,
-    /// Reasons for skipped methods, and what was done to the operating system's cache.
-    pub notes: Vec<String>,
-}
-
-/// The measurements of one method: throughput, latency and cost.
-#[derive(Clone, Debug)]
-pub struct BenchmarkRun {
-    /// The method by which the cache was warmed.
-    pub method: WarmMethod,
-    /// The client's throughput in each step; the first step begins once the client is connected.
-    pub steps: Vec<ThroughputStep>,
-    /// When throughput recovered in `steps`, and the reads lost by then.
-    pub summary: ThroughputSummary,
-    /// 99th percentile of the latency over the whole run, in microseconds.
-    pub p99_us: u64,
-    /// Maximum latency, in microseconds.
-    pub max_us: u64,
-    /// The cost of warming; `None` without warming.
-    pub warming: Option<WarmingCost>,
-}
-
-/// Time and resources that were used for warming.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WarmingCost {
-    /// Time from the start of the measurement until warming finished or was stopped.
-    pub wall: Duration,
-    /// Whether warming finished during the measurement.
-    pub is_done: bool,
-    /// CPU time of the server's processes, without the backends of the client and of the session
-    /// that observes autoprewarm; `None` if the processes are not accessible.
-    pub server_cpu: Option<Duration>,
-    /// CPU time of the benchmark's own threads except the client's.
-    pub own_cpu: Duration,
-    /// Bytes read from disk by the same processes as in `server_cpu`. Processes whose
-    /// `/proc/PID/io` cannot be read count as 0.
-    pub read_bytes: Option<u64>,
-    /// Share of the image that is resident at the end, 0 to 1, if it was measured.
-    pub resident_share: Option<f64>,
-    /// Time from the start of the measurement until a tenth of the planned pages was loaded or
-    /// skipped; `None` for autoprewarm, or if that was not reached.
-    pub tenth_at: Option<Duration>,
-}
-
-impl WarmMethod {
-    /// All methods, in the order of measurement.
-    pub const ALL: [Self; 3] = [Self::NoWarming, Self::Autoprewarm, Self::Howdah];
-
-    /// Returns the method's name in output and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoWarming => "no warming",
-            Self::Autoprewarm => "autoprewarm",
-            Self::Howdah => "howdah",
-        }
-    }
-}
-
-impl BenchmarkResults {
-    /// Returns the number of rows in the table that the client read.
-    pub fn row_count(&self) -> u64 {
-        u64::from(self.scale) * data::ROWS_PER_SCALE
-    }
-}
-
-impl BenchmarkRun {
-    /// Returns the rate in the first whole step after `tenth_at`, as a share of `steady`; `None` if
-    /// that time is unknown or the steps end before.
-    pub fn share_after_a_tenth(&self, steady: f64, step: Duration) -> Option<f64> {
-        let at = self.warming?.tenth_at?;
-        let step_seconds = step.as_secs_f64();
-        let after = self.steps.get((at.as_secs_f64() / step_seconds) as usize + 1)?;
-        Some(after.transactions as f64 / step_seconds / steady)
-    }
-}
-
-/// Seed of the rows that the client reads, the same for every method.
+/// Seed of the rows that the client reads, the same for every measurement.
 const SEED: u64 = 20_250_101;
-/// Seed of the steady phase. It differs from [`SEED`], so that the runs do not read the same
-/// sequence of rows as this phase.
+/// Seed of the steady phase. It differs from [`SEED`], so that the measurements do not read the
+/// same sequence of rows as this phase.
 const STEADY_SEED: u64 = 4;
 
 impl Benchmark {
@@ -213,53 +112,74 @@ impl Benchmark {
         data::warm(&mut client)?;
         let time = (self.duration / 3).max(self.step * 6);
         report(&format!("measuring the warm cache for {:.0} s", time.as_secs_f64()));
-        let steady = self.connect(&target, STEADY_SEED)?.run(self.step, time, &self.stop)?;
+        let mut reader = self.connect(&target, STEADY_SEED)?;
+        let backend = local_backend(server.postmaster(), reader.process_id());
+        let steady = reader.run(self.step, time, backend, &self.stop)?;
+        drop(reader);
         let mut notes = Vec::new();
+        notes.push(if steady.is_bound {
+            "the client and its session were bound to two processors".to_owned()
+        } else {
+            "the client and its session could not be bound to two processors, which makes steady \
+             rates vary more"
+                .to_owned()
+        });
         let skip_reason = server.prepare_autoprewarm(&mut client)?;
         let image = dump::dump(&target, DumpSource::Best)?.image;
         drop(client);
+        let has_autoprewarm = skip_reason.is_none();
         if let Some(reason) = &skip_reason {
             notes.push(format!("autoprewarm is skipped: {reason}"));
         }
-        let mut runs = Vec::new();
-        let mut rates = vec![steady_rate(&steady.steps, self.step)];
-        for method in WarmMethod::ALL {
-            if method == WarmMethod::Autoprewarm && skip_reason.is_some() {
-                continue;
-            }
-            self.check_interrupted()?;
-            report(&format!(
-                "{}: restarting, then {:.0} s",
-                method.name(),
-                self.duration.as_secs_f64()
-            ));
-            let autoprewarm = skip_reason.is_none().then_some(method == WarmMethod::Autoprewarm);
-            let note = server.restart(self.drop_caches, autoprewarm)?;
-            if runs.is_empty() {
-                notes.push(format!("before each restart: {note}"));
-            }
-            let run = self.run_method(method, server, &image)?;
-            if run.warming.is_some_and(|warming| warming.is_done) {
-                rates.push(steady_rate(&run.steps, self.step));
-            }
-            runs.push(run);
-        }
-        let rate = median(rates);
-        for run in &mut runs {
-            run.summary = ThroughputSummary::from_steps(&run.steps, self.step, rate);
-        }
-        Ok(BenchmarkResults {
+        let (runs, note) = self.measure_runs(server, &image, has_autoprewarm, report)?;
+        notes.extend(note);
+        let mut results = BenchmarkResults {
             server: version,
+            host: HostInfo::query(),
             scale: self.scale,
             step: self.step,
             duration: self.duration,
             skew: self.skew,
             pages: (image.page_count(), image.origin.page_bytes),
-            steady: rate,
+            steady_before: steady_rate(&steady.steps, self.step, Duration::ZERO).unwrap_or(0.0),
             steady_p99_us: steady.latencies.at_us(0.99).unwrap_or(0),
+            steady: 0.0,
             runs,
             notes,
-        })
+        };
+        results.summarize();
+        Ok(results)
+    }
+
+    /// Measures each method in each run. Returns the runs, and a note on what was done to the
+    /// operating system's cache.
+    fn measure_runs(
+        &self,
+        server: &mut ServerUnderTest,
+        image: &CacheImage,
+        has_autoprewarm: bool,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(Vec<BenchmarkRun>, Option<String>), BenchmarkError> {
+        let is_measured =
+            |method: &WarmMethod| has_autoprewarm || *method != WarmMethod::Autoprewarm;
+        let methods: Vec<_> = WarmMethod::ALL.into_iter().filter(is_measured).collect();
+        let mut progress = BenchmarkProgress::new(self.runs, methods.len(), self.duration);
+        let (mut runs, mut note) = (Vec::new(), None);
+        for run in 0..self.runs {
+            let mut measurements = Vec::with_capacity(methods.len());
+            for method in method_order(&methods, run) {
+                self.check_interrupted()?;
+                report(&progress.line(method));
+                let autoprewarm = has_autoprewarm.then_some(method == WarmMethod::Autoprewarm);
+                let load_before = host::load_average();
+                let restarted = server.restart(self.drop_caches, autoprewarm)?;
+                note.get_or_insert_with(|| format!("before each restart: {restarted}"));
+                measurements.push(self.measure_method(method, server, image, load_before)?);
+                progress.finished += 1;
+            }
+            runs.push(BenchmarkRun { measurements });
+        }
+        Ok((runs, note))
     }
 
     fn connect(&self, target: &ConnectTarget, seed: u64) -> Result<ReadClient, BenchmarkError> {
@@ -273,14 +193,17 @@ impl Benchmark {
 
     /// Measures one method right after the restart. While the client reads, another thread loads
     /// the image or observes autoprewarm, if that is the method.
-    fn run_method(
+    fn measure_method(
         &self,
         method: WarmMethod,
         server: &ServerUnderTest,
         image: &CacheImage,
-    ) -> Result<BenchmarkRun, BenchmarkError> {
+        load_before: Option<f64>,
+    ) -> Result<MethodMeasurement, BenchmarkError> {
         let (target, postmaster) = (server.target(), server.postmaster());
         let mut client = self.connect(target, SEED)?;
+        let local_backend = local_backend(postmaster, client.process_id());
+        let before = ProcessorReading::now(postmaster);
         let context = WarmingContext {
             target,
             image,
@@ -307,154 +230,121 @@ impl Benchmark {
                     let _ = sender.send(cost);
                 });
             }
-            let measured = client.run(self.step, self.duration, &self.stop);
+            let measured = client.run(self.step, self.duration, local_backend, &self.stop);
             context.is_finished.store(true, Ordering::Relaxed);
             (measured, receiver.recv().ok())
         });
-        let ReadMeasurement { steps, latencies } = measured?;
+        let ReadMeasurement { steps, latencies, .. } = measured?;
         let warming = warming.transpose()?;
-        Ok(BenchmarkRun {
+        let warm_at = match warming {
+            None => Some(Duration::ZERO),
+            Some(cost) => cost.is_done.then_some(cost.wall),
+        };
+        let shares = before.zip(ProcessorReading::now(postmaster)).and_then(|(before, now)| {
+            let own = now.own.zip(before.own).map(|(now, before)| now.saturating_sub(before));
+            now.host.shares_since(before.host, own)
+        });
+        let interference = Interference::new(&steps, self.step, warm_at, shares, load_before);
+        Ok(MethodMeasurement {
             method,
-            summary: ThroughputSummary::default(),
             steps,
             p99_us: latencies.at_us(0.99).unwrap_or(0),
             max_us: latencies.at_us(1.0).unwrap_or(0),
             warming,
+            interference,
+            steady: None,
+            summary: ThroughputSummary::default(),
         })
     }
 }
 
-/// Returns the median; with an even number of rates, the smaller one in the middle.
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+/// Returns the process id of the client's backend if it runs on this host: if it is a child of the
+/// postmaster. On another host or in a container, the number means another process.
+fn local_backend(postmaster: Option<OsProcess>, backend: Option<i32>) -> Option<i32> {
+    let pid = u32::try_from(backend?).ok()?;
+    let children = postmaster?.children().ok()?;
+    children.iter().any(|child| child.pid() == pid).then_some(backend?)
 }
 
-/// Data of a run for the thread that warms the cache or observes autoprewarm.
-struct WarmingContext<'a> {
-    target: &'a ConnectTarget,
-    image: &'a CacheImage,
-    options: &'a LoadOptions,
-    postmaster: Option<OsProcess>,
-    /// The client's backend, whose usage is not part of the cost of warming.
-    client_backend: Option<i32>,
-    client_thread: rustix::thread::Pid,
+/// The processor time of the host, and of the server and the benchmark, at a moment.
+#[derive(Clone, Copy, Debug)]
+struct ProcessorReading {
+    host: HostTime,
+    /// Processor time of the server and the benchmark; `None` if the server does not run on this
+    /// host.
+    own: Option<Duration>,
+}
+
+impl ProcessorReading {
+    fn now(postmaster: Option<OsProcess>) -> Option<Self> {
+        let server = postmaster.and_then(|it| resource_usage::server_usage(it).ok());
+        let own = server.map(|server| server.cpu + resource_usage::own_cpu());
+        Some(Self { host: HostTime::now()?, own })
+    }
+}
+
+/// Estimates how long the benchmark takes.
+struct BenchmarkProgress {
+    runs: u32,
+    methods: usize,
+    duration: Duration,
     began: Instant,
-    is_finished: AtomicBool,
+    /// Number of measurements that are finished.
+    finished: usize,
 }
 
-/// The resource usage of the server and of our own threads at a moment.
-struct UsageReading {
-    server: Option<ResourceUsage>,
-    own: Duration,
-}
+/// Assumed time of a restart, until one was measured.
+const RESTART_ESTIMATE: Duration = Duration::from_secs(2);
 
-impl WarmingContext<'_> {
-    fn load_image(&self) -> Result<WarmingCost, BenchmarkError> {
-        let before = self.usage(None);
-        let progress =
-            TenthObserver { context: self, planned: 0.into(), done: 0.into(), tenth: 0.into() };
-        let report = load::load(self.image, self.target, self.options, &progress)?;
-        let wall = self.began.elapsed();
-        let tenth = progress.tenth.load(Ordering::Relaxed);
-        let share = report.residency.is_ok().then(|| report.share());
-        let tenth_at = (tenth > 0).then(|| Duration::from_micros(tenth));
-        Ok(self.cost_since(&before, None, wall, !report.is_cut_short, share, tenth_at))
+impl BenchmarkProgress {
+    fn new(runs: u32, methods: usize, duration: Duration) -> Self {
+        Self { runs, methods, duration, began: Instant::now(), finished: 0 }
     }
 
-    /// Waits until autoprewarm's workers have exited, or the measurement ends. Its leader, which
-    /// stays, starts one worker per database, one after another.
-    fn wait_for_autoprewarm(&self) -> Result<WarmingCost, BenchmarkError> {
-        const POLL_INTERVAL: Duration = Duration::from_millis(50);
-        /// Number of polls without a worker after which autoprewarm is considered finished.
-        const IDLE_POLLS: u32 = 4;
-        /// Maximum wait for the first worker. A small file may be loaded before the first poll.
-        const WORKER_START_TIMEOUT: Duration = Duration::from_secs(2);
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autoprewarm worker'";
-        let mut client = Client::connect(self.target)?;
-        let own_backend = client.process_id();
-        let before = self.usage(own_backend);
-        let (mut idle_polls, mut was_seen, mut wall) = (0, false, Duration::ZERO);
-        while !self.is_finished.load(Ordering::Relaxed) {
-            let workers = client.one_value(sql).step("query autoprewarm's workers")?;
-            if workers.is_some_and(|workers| workers != "0") {
-                (idle_polls, was_seen) = (0, true);
-            } else {
-                if idle_polls == 0 {
-                    wall = self.began.elapsed();
-                }
-                idle_polls += 1;
-            }
-            if idle_polls >= IDLE_POLLS && (was_seen || self.began.elapsed() > WORKER_START_TIMEOUT)
-            {
-                return Ok(self.cost_since(&before, own_backend, wall, true, None, None));
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(self.cost_since(&before, own_backend, self.began.elapsed(), false, None, None))
+    /// Describes the measurement that begins now.
+    fn line(&self, method: WarmMethod) -> String {
+        format!(
+            "run {} of {}, {}: restarting, then {:.0} s; {} left",
+            self.finished / self.methods.max(1) + 1,
+            self.runs,
+            method.name(),
+            self.duration.as_secs_f64(),
+            rounded_time(self.remaining(self.began.elapsed())),
+        )
     }
 
-    /// Returns the usage so far, excluding the client's backend and the backend `excluded`.
-    fn usage(&self, excluded: Option<i32>) -> UsageReading {
-        let server = self.postmaster.and_then(|postmaster| {
-            let all = resource_usage::server_usage(postmaster).ok()?;
-            Some(
-                all.since(resource_usage::process_usage(self.client_backend))
-                    .since(resource_usage::process_usage(excluded)),
-            )
-        });
-        let own = resource_usage::own_cpu()
-            .saturating_sub(resource_usage::thread_cpu(self.client_thread));
-        UsageReading { server, own }
-    }
-
-    fn cost_since(
-        &self,
-        before: &UsageReading,
-        excluded: Option<i32>,
-        wall: Duration,
-        is_done: bool,
-        resident_share: Option<f64>,
-        tenth_at: Option<Duration>,
-    ) -> WarmingCost {
-        let after = self.usage(excluded);
-        let server = after.server.zip(before.server).map(|(after, before)| after.since(before));
-        WarmingCost {
-            wall,
-            is_done,
-            server_cpu: server.map(|used| used.cpu),
-            own_cpu: after.own.saturating_sub(before.own),
-            read_bytes: server.map(|used| used.read_bytes),
-            resident_share,
-            tenth_at,
-        }
+    fn remaining(&self, elapsed: Duration) -> Duration {
+        let total = self.runs as usize * self.methods;
+        let each = match u32::try_from(self.finished) {
+            Ok(finished @ 1..) => elapsed / finished,
+            _ => self.duration + RESTART_ESTIMATE,
+        };
+        each * u32::try_from(total - self.finished).unwrap_or(u32::MAX)
     }
 }
 
-/// Records when a tenth of the planned pages was loaded or skipped, and stops the load when the
-/// measurement ends.
-struct TenthObserver<'a> {
-    context: &'a WarmingContext<'a>,
-    planned: AtomicU64,
-    done: AtomicU64,
-    /// Time when a tenth was reached, in microseconds since the start; 0 until then.
-    tenth: AtomicU64,
+/// Formats an estimated time: `about 40 s`, `about 5 min`.
+fn rounded_time(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..100 => format!("about {seconds} s"),
+        seconds => format!("about {} min", (seconds + 30) / 60),
+    }
 }
 
-impl LoadObserver for TenthObserver<'_> {
-    fn planned(&self, pages: u64) {
-        self.planned.store(pages, Ordering::Relaxed);
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn progressed(&self, pages: u64) {
-        let done = self.done.fetch_add(pages, Ordering::Relaxed) + pages;
-        if done * 10 >= self.planned.load(Ordering::Relaxed) {
-            let now = u64::try_from(self.context.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            let _ = self.tenth.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    fn should_stop(&self) -> bool {
-        self.context.is_finished.load(Ordering::Relaxed)
+    #[test]
+    fn remaining_time_is_estimated_from_finished_measurements() {
+        let mut progress = BenchmarkProgress::new(3, 3, Duration::from_secs(25));
+        assert_eq!(progress.remaining(Duration::ZERO), Duration::from_secs(9 * 27));
+        let line = progress.line(WarmMethod::NoWarming);
+        assert_eq!(line, "run 1 of 3, no warming: restarting, then 25 s; about 4 min left");
+        progress.finished = 4;
+        assert_eq!(progress.remaining(Duration::from_secs(120)), Duration::from_secs(150));
+        assert!(progress.line(WarmMethod::Howdah).starts_with("run 2 of 3, howdah: restarting"));
+        progress.finished = 9;
+        assert_eq!(progress.remaining(Duration::from_secs(270)), Duration::ZERO);
     }
 }

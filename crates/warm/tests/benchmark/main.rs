@@ -16,17 +16,21 @@ use std::{
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{BinariesSearch, Cluster, skip_without_postgres};
 use howdah_warm::benchmark::{
-    Benchmark, BenchmarkError, BenchmarkResults, BenchmarkServer, DropCaches, ExistingServer,
-    TemporaryServer, WarmMethod,
+    Benchmark, BenchmarkError, BenchmarkObstacle, BenchmarkResults, BenchmarkServer, DropCaches,
+    ExistingServer, TemporaryServer, WarmMethod,
 };
 use howdah_warm::load::LoadOptions;
 
 /// Limit for a benchmark with its restarts.
 const BENCHMARK_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Too few for a verdict, which tests must not depend on.
+const RUNS: u32 = 2;
+
 fn benchmark(server: BenchmarkServer) -> Benchmark {
     Benchmark {
         server,
+        runs: RUNS,
         scale: 1,
         duration: Duration::from_millis(600),
         step: Duration::from_millis(100),
@@ -39,17 +43,33 @@ fn benchmark(server: BenchmarkServer) -> Benchmark {
 
 /// Checks the properties that results have independent of the speed of the machine.
 fn check(results: &BenchmarkResults, methods: &[WarmMethod]) {
-    let found: Vec<_> = results.runs.iter().map(|run| run.method).collect();
-    assert_eq!(found, methods, "{:?}", results.notes);
-    assert!(results.steady > 0.0);
+    assert_eq!(results.runs.len(), RUNS as usize);
+    for (run, number) in results.runs.iter().zip(0..) {
+        let mut expected = methods.to_vec();
+        expected.rotate_left(number);
+        let found: Vec<_> = run.measurements.iter().map(|it| it.method).collect();
+        assert_eq!(found, expected, "{:?}", results.notes);
+    }
+    assert!(results.steady > 0.0 && results.steady_before > 0.0);
     // 1640 pages of the table and 276 of its key are warm before the restart.
     assert!(results.pages.0 >= 1900, "{:?}", results.pages);
-    for run in &results.runs {
-        assert_eq!(run.steps.len(), 6);
-        assert!(run.summary.transactions > 0);
-        let sum: u64 = run.steps.iter().map(|step| step.transactions).sum();
-        assert_eq!(sum, run.summary.transactions);
+    assert!(results.host.processors.is_some() && results.host.memory_bytes.is_some());
+    for measurement in results.all_measurements() {
+        assert_eq!(measurement.steps.len(), 6);
+        assert!(measurement.summary.transactions > 0);
+        let sum: u64 = measurement.steps.iter().map(|step| step.transactions).sum();
+        assert_eq!(sum, measurement.summary.transactions);
+        // The backend is a new process, to which every page of the cache is new.
+        let faults = measurement.steps.iter().filter_map(|step| step.conditions.backend_faults);
+        assert!(faults.sum::<u64>() > 100, "{measurement:?}");
+        let interference = measurement.interference;
+        assert!(interference.others_share.is_some() && interference.steal_share.is_some());
+        assert!(interference.wait_share.is_some(), "{interference:?}");
     }
+    let verdict = results.verdict();
+    let too_few = BenchmarkObstacle::TooFewRuns { runs: RUNS as usize };
+    assert!(verdict.obstacles.contains(&too_few), "{verdict:?}");
+    assert!(!verdict.overall().is_decided());
 }
 
 #[test]
@@ -71,14 +91,15 @@ fn temporary_server_is_measured_with_each_method() {
         }
         assert!(results.server.starts_with(&major.to_string()));
         assert!(results.notes.iter().any(|note| note.contains("data files")), "{results:?}");
-        let has_restart = messages.iter().any(|line| line.starts_with("howdah: restarting"));
+        let has_restart =
+            messages.iter().any(|line| line.starts_with("run 2 of 2, howdah: restarting"));
         assert!(has_restart, "{messages:?}");
-        let howdah = results.runs.last().unwrap().warming.unwrap();
+        let howdah = results.measurements(WarmMethod::Howdah).last().unwrap().warming.unwrap();
         assert!(howdah.server_cpu.is_some() && howdah.read_bytes.is_some(), "{howdah:?}");
         if howdah.is_done {
             assert!(howdah.resident_share.unwrap() > 0.9, "{howdah:?}");
         }
-        assert!(results.runs[0].warming.is_none());
+        assert!(results.measurements(WarmMethod::NoWarming).all(|it| it.warming.is_none()));
     }
 }
 
@@ -140,7 +161,7 @@ fn existing_server_with_autoprewarm_keeps_its_settings() {
     let Some(mut cluster) = skip_without_postgres(test, builder.start()) else { return };
     let results = benchmark_existing(&mut cluster);
     check(&results, &WarmMethod::ALL);
-    let autoprewarm = &results.runs[1];
+    let autoprewarm = results.measurements(WarmMethod::Autoprewarm).next().unwrap();
     assert!(autoprewarm.warming.unwrap().server_cpu.is_some(), "{autoprewarm:?}");
     // The benchmark switched it off for the other methods, and must have restored it.
     let mut client = Client::connect(&target(&cluster)).unwrap();
@@ -148,6 +169,26 @@ fn existing_server_with_autoprewarm_keeps_its_settings() {
     assert_eq!(client.one_value(changed).unwrap().as_deref(), Some("0"));
     let interval = "SHOW pg_prewarm.autoprewarm_interval";
     assert_eq!(client.one_value(interval).unwrap().as_deref(), Some("77s"));
+}
+
+#[test]
+fn interrupted_benchmark_has_no_results() {
+    let test = "interruption of a benchmark";
+    let search = BinariesSearch::new();
+    if skip_without_postgres(test, search.find()).is_none() {
+        return;
+    }
+    let server = BenchmarkServer::Temporary(TemporaryServer { search, shared_buffers: None });
+    let benchmark = benchmark(server);
+    let stop = Arc::clone(&benchmark.stop);
+    let error = benchmark
+        .run(|line| {
+            if line.starts_with("run 1 of 2, howdah") {
+                stop.store(true, Ordering::Relaxed);
+            }
+        })
+        .unwrap_err();
+    assert!(matches!(error, BenchmarkError::Interrupted), "{error}");
 }
 
 #[test]

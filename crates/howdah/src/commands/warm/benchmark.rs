@@ -24,12 +24,17 @@ use crate::{
     values::time_in_range,
 };
 
-/// Measure the benefit of warming: one restart with cold caches per method.
+/// Measure the benefit of warming: in several runs, a restart with cold caches per method.
 ///
 /// One client reads single rows of a pgbench table as fast as possible, right after the restart:
-/// without warming, with contrib's autoprewarm, and with `howdah warm load`. Reports the time to 90
-/// % of steady throughput, the reads lost until then, p99, and the cost of warming. The folder of
-/// -o gets a page with a chart, the steps as CSV, and all results as JSON.
+/// without warming, with contrib's autoprewarm, and with `howdah warm load`, in another order in
+/// each run. Reports which method is faster, the time to 90 % of steady throughput, the reads lost
+/// until then, p99, and the cost of warming, each as median and range. The folder of -o gets a page
+/// with a chart, the steps as CSV, and all results as JSON.
+///
+/// If the runs differ too much, or other programs disturbed them, the verdict is "not comparable",
+/// and the exit code 4. Fewer than 3 runs have no verdict. A benchmark that is interrupted has no
+/// results.
 ///
 /// With --lab, the server is a throwaway one. An existing server must be restarted, which needs
 /// --restart-command; its caches are dropped, so do not use a production server.
@@ -42,6 +47,10 @@ pub(super) struct Args {
     /// Use a throwaway server
     #[arg(long)]
     lab: bool,
+    /// Number of runs, each of which measures every method once
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
     /// Size of the table, in units of 100 000 rows (15 MiB)
     #[arg(long, value_name = "N", default_value_t = 30,
           value_parser = clap::value_parser!(u32).range(1..=20_000))]
@@ -51,7 +60,8 @@ pub(super) struct Args {
           value_parser = time_in_range(1.0..=86_400.0))]
     duration: Duration,
     /// Length of a step in the results
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = time_in_range(0.05..=3600.0))]
+    #[arg(long, value_name = "TIME", default_value = "250ms",
+          value_parser = time_in_range(0.05..=3600.0))]
     step: Duration,
     /// Read rows with a Zipf distribution of this exponent, instead of a uniform one
     #[arg(long, value_name = "EXPONENT", value_parser = exponent)]
@@ -88,7 +98,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm benchmark --lab -o benchmark
-  howdah warm benchmark --lab --scale 250 --shared-buffers 4GB --duration 10m --step 5s -o benchmark
+  howdah warm benchmark --lab --scale 250 --shared-buffers 4GB --duration 10m --step 2s -o benchmark
   howdah warm benchmark postgresql://test1/shop --restart-command 'sudo systemctl restart postgresql'";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -129,6 +139,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     let experiment = Benchmark {
         server,
+        runs: args.runs,
         scale: args.scale,
         duration: args.duration,
         step: args.step,
@@ -151,7 +162,11 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         BenchmarkFormat::Csv => write!(out, "{}", benchmark::steps_csv(&results))?,
         BenchmarkFormat::Json => format::write_json(&mut out, &benchmark::document(&results))?,
     }
-    Ok(CommandOutcome::Done)
+    Ok(if results.verdict().overall().is_decided() {
+        CommandOutcome::Done
+    } else {
+        CommandOutcome::NotComparable
+    })
 }
 
 fn server(args: &Args) -> anyhow::Result<BenchmarkServer> {
