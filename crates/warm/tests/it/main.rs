@@ -5,7 +5,10 @@
 mod dumping;
 mod failures;
 mod loading;
+mod managed;
+mod os_cache;
 mod readiness;
+mod selecting;
 mod support;
 mod tables;
 mod throttling;
