@@ -10,8 +10,11 @@
 mod dumping;
 mod failures;
 mod loading;
+mod managed;
+mod os_cache;
 mod readiness;
 mod rewritten;
+mod selecting;
 mod support;
 mod tables;
 mod throttling;

@@ -372,6 +372,7 @@ page_tests! {
     upgrade: "guide/upgrade",
     warm: "guide/warm",
     warm_failover: "guide/warm-failover",
+    warm_managed: "guide/warm-managed",
     inputs: "reference/inputs",
     readme: "README",
 }

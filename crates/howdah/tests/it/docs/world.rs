@@ -61,7 +61,8 @@ const ROLES: &str = "
     create role app superuser login; create role dba superuser login;
     create role warm superuser login; create role watcher superuser login;
     create role reader superuser login; create role stats login;
-    create role sharding_user superuser login; create role admin_user login;";
+    create role sharding_user superuser login; create role admin_user login;
+    create role howdah login; grant pg_monitor, pg_read_all_data to howdah;";
 /// Databases in addition to `shop`, each with what a page that needs it contains.
 const DATABASES: [(&str, &str); 2] = [("sharded_db", "sharded_db"), ("root", "psql -c")];
 const TABLES: &str = "
