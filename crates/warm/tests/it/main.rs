@@ -9,3 +9,4 @@ mod readiness;
 mod support;
 mod tables;
 mod throttling;
+mod usage;
