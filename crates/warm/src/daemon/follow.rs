@@ -35,7 +35,8 @@ pub struct FollowSettings {
     /// Source from which the primary's cached pages are read.
     pub source: DumpSource,
     /// Options for loading each standby. A standby's cache is full of the pages it replays, so a
-    /// load must evict some of them: see [`LoadOptions::evict`].
+    /// load must evict some of them: see [`LoadOptions::evict`]. Pages that the standby has cached
+    /// itself should keep their own usage counts: see [`LoadOptions::raise_resident`].
     pub load: LoadOptions,
     /// Maximum share of a standby's cache for the primary's hottest pages, 0 to 1.
     pub share: f64,

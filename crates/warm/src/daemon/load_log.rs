@@ -10,6 +10,8 @@ const LOGGED_PROBLEMS_MAX: usize = 5;
 pub(crate) fn log_load_report(server: &str, loaded: &LoadReport) {
     let pages = loaded.pages();
     let resident = format!("{:.1} %", loaded.share() * 100.0);
+    let usage_restored =
+        loaded.usage.as_ref().map(|usage| format!("{:.1} %", usage.share() * 100.0));
     tracing::info!(
         server,
         loaded = pages.loaded,
@@ -17,6 +19,7 @@ pub(crate) fn log_load_report(server: &str, loaded: &LoadReport) {
         no_room = pages.no_room,
         failed = pages.failed,
         resident,
+        usage_restored,
         took = ?loaded.elapsed,
         "image loaded"
     );

@@ -3,18 +3,23 @@
 use std::{collections::BTreeMap, panic::resume_unwind, thread, time::Duration};
 
 use howdah_connect::{Client, ConnectTarget};
-use howdah_inspect::ClockSweep;
+use howdah_inspect::{ClockSweep, OsProcess, RunningServer};
 
 use super::{
     LoadError, LoadObserver, LoadOptions,
+    backend_cpu::CpuSum,
     catalog::{self, CatalogLookup, LocatedRelation},
     forecast::{self, LoadForecast, SampleContext},
     load_threads::{LoadResult, LoadThreads},
     method::PrewarmMode,
     occupancy::Occupancy,
-    plan::{self, CHUNK_PAGES_MAX, LoadChunk, LoadPlan, PlanLimits},
-    report::{LoadReport, RelationOutcome, RelationProblem, Residency, ResidencyError},
-    row_lookup, session, worker,
+    plan::{self, CHUNK_PAGES_MAX, LoadChunk, LoadPlan, PlanLimits, touches::UsageDeficit},
+    report::{
+        LoadReport, RelationOutcome, RelationProblem, Residency, ResidencyError, UsageReport,
+    },
+    row_lookup,
+    session::{self, LoadSession},
+    worker,
 };
 use crate::{
     dump::{BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
@@ -32,7 +37,22 @@ pub(super) struct Attempt<'a> {
     buffer_source: BufferSource,
     cluster_info: ClusterInfo,
     started: String,
+    /// The server's process, if it runs on this host.
+    postmaster: Option<OsProcess>,
 }
+
+/// The contents of the cache before and after the pages were loaded, if they could be read.
+#[derive(Clone, Copy)]
+struct UsageScans<'a> {
+    before: Option<&'a Occupancy>,
+    after: Option<&'a Occupancy>,
+}
+
+/// Maximum CPU time for restoring usage counts, relative to that of the load.
+const USAGE_BUDGET: f64 = 0.3;
+/// Budget that is always available: a small load costs less than its connections, and then a share
+/// of it says nothing about the server.
+const USAGE_BUDGET_MIN: Duration = Duration::from_millis(25);
 
 /// The result of an attempt: a report, or the need for another attempt.
 pub(super) enum AttemptResult {
@@ -62,7 +82,17 @@ impl<'a> Attempt<'a> {
         }
         let target = target.clone();
         let buffer_source = BufferSource::new(options.dump_source);
-        Ok(Self { image, target, options, observer, client, buffer_source, cluster_info, started })
+        Ok(Self {
+            image,
+            target,
+            options,
+            observer,
+            client,
+            buffer_source,
+            cluster_info,
+            started,
+            postmaster: None,
+        })
     }
 
     pub(super) fn run(mut self) -> Result<AttemptResult, LoadError> {
@@ -84,18 +114,29 @@ impl<'a> Attempt<'a> {
             plan: planned_blocks(&located, &chunks, resident),
             image: merge_forks(requested),
         };
-        let Some(LoadResult { outcomes, is_cut_short }) = self.load(&located, chunks, outcomes)
-        else {
+        let Some(loaded) = self.load(&located, chunks, outcomes) else {
             return Ok(AttemptResult::Restarted);
         };
-        let residency = match occupancy {
-            Ok(_) => self.scan().map(|occupancy| goals.residency(&occupancy)),
-            Err(error) => Err(error),
+        let (before, after) = match occupancy {
+            Ok(before) => (Some(before), self.scan()),
+            Err(error) => (None, Err(error)),
         };
+        let LoadResult { outcomes, is_cut_short, sessions, server_cpu } = loaded;
+        let usage = if self.options.restore_usage && !is_cut_short && !self.options.dry_run {
+            let counts = UsageScans { before: before.as_ref(), after: after.as_ref().ok() };
+            match self.restore_usage(&located, &outcomes, counts, sessions, &server_cpu) {
+                Some(usage) => Some(usage),
+                None => return Ok(AttemptResult::Restarted),
+            }
+        } else {
+            None
+        };
+        let residency = after.map(|after| goals.residency(&after));
         Ok(AttemptResult::Done(Box::new(LoadReport {
             outcomes,
             is_cut_short,
             residency: residency.map_err(|error| ResidencyError(Box::new(error))),
+            usage,
             limited: 0,
             buffers: self.cluster_info.buffers,
             is_origin_unknown: self.image.origin.system_identifier == 0,
@@ -219,6 +260,63 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Restores usage counts, at a cost of at most [`USAGE_BUDGET`] of the load's CPU time, or
+    /// [`USAGE_BUDGET_MIN`] if that is more. Returns
+    /// `None` if the server restarted meanwhile.
+    fn restore_usage(
+        &mut self,
+        located: &[Result<LocatedRelation, RelationProblem>],
+        outcomes: &[RelationOutcome],
+        UsageScans { before, after }: UsageScans<'_>,
+        sessions: Vec<Option<LoadSession>>,
+        server_cpu: &CpuSum,
+    ) -> Option<UsageReport> {
+        let is_resident_omitted = !self.options.raise_resident;
+        let resident = before.filter(|_| is_resident_omitted);
+        let deficit = UsageDeficit::new(self.image, located, outcomes, after, resident);
+        // Pages that were in the cache already count as if they had been loaded, at the least cost.
+        let resident: u64 = if is_resident_omitted {
+            0
+        } else {
+            outcomes.iter().map(|outcome| outcome.pages.resident).sum()
+        };
+        let resident = u32::try_from(resident).unwrap_or(u32::MAX);
+        let load_cpu = server_cpu.time();
+        let budget =
+            (load_cpu + worker::PAGE_CPU_MIN.saturating_mul(resident)).mul_f64(USAGE_BUDGET);
+        let budget = budget.max(USAGE_BUDGET_MIN);
+        let pages = deficit.pages;
+        let threads = self.threads(located, &|| true);
+        let touched = threads.touch(deficit, budget, sessions)?;
+        Some(UsageReport {
+            pages,
+            restored: touched.restored,
+            touches: touched.touches,
+            cpu: touched.cpu,
+            load_cpu,
+            is_cpu_measured: touched.is_cpu_measured && server_cpu.is_measured(),
+            elapsed: touched.elapsed,
+        })
+    }
+
+    fn threads<'b>(
+        &'b self,
+        located: &'b [Result<LocatedRelation, RelationProblem>],
+        has_room: &'b (dyn Fn() -> bool + Sync),
+    ) -> LoadThreads<'b> {
+        LoadThreads {
+            target: &self.target,
+            options: self.options,
+            observer: self.observer,
+            mode: PrewarmMode::Buffer,
+            started: &self.started,
+            page_bytes: self.cluster_info.page_bytes,
+            postmaster: self.postmaster,
+            located,
+            has_room,
+        }
+    }
+
     /// Loads the chunks. Returns `None` if the server restarted during the load.
     fn load(
         &mut self,
@@ -232,17 +330,11 @@ impl<'a> Attempt<'a> {
             let state = sweep.as_ref().and_then(|sweep| sweep.read().ok());
             state.is_none_or(|state| state.has_free_buffers)
         };
-        let threads = LoadThreads {
-            target: &self.target,
-            options: self.options,
-            observer: self.observer,
-            mode: PrewarmMode::Buffer,
-            started: &self.started,
-            page_bytes: self.cluster_info.page_bytes,
-            located,
-            has_room: &has_room,
-        };
-        threads.load(chunks, outcomes)
+        if self.options.dump_source != DumpSource::PgBuffercache {
+            let server = self.buffer_source.server(&mut self.client);
+            self.postmaster = server.ok().map(RunningServer::postmaster);
+        }
+        self.threads(located, &has_room).load(chunks, outcomes)
     }
 
     /// Locates the clock sweep, which shows at any moment whether a buffer is free. The first scan

@@ -176,7 +176,7 @@ fn read_sample(context: &SampleContext<'_>, chunks: &[LoadChunk]) -> Vec<SampleP
         let Ok(found) = &context.located[chunk.relation] else { continue };
         let session = sessions.entry(&found.database).or_insert_with(|| {
             let client = dump::connect(&context.target.with_database(&found.database)).ok()?;
-            LoadSession::new(client, 0, context.options.lock_timeout).ok()
+            LoadSession::new(client, 0, context.options.lock_timeout, None).ok().map(|(it, _)| it)
         });
         let Some(session) = session else { continue };
         let start = Instant::now();

@@ -3,11 +3,10 @@
 //! If `pg_prewarm` is installed and the role may read the relation, it is used for everything.
 //! Otherwise plain queries are used, which need only the SELECT privilege:
 //!
-//! - **Heap pages** are fetched by `ctid`, one row pointer per page. It does not matter whether the
-//!   row is dead or never existed: the page was read. Such a scan does not use a buffer ring,
-//!   unlike a sequential scan of a large table, which retains only 32 of its pages. It touches one
-//!   row per page, while a scan over a range of `ctid` examines all of them, and may set hint bits
-//!   and so dirty the page.
+//! - **Heap pages** are fetched by `ctid`, one row pointer per page, with a number that no row has:
+//!   `heap_fetch()` reads the page before it looks for the row, and then examines none, so it sets
+//!   no hint bits and dirties nothing. Such a scan does not use a buffer ring, unlike a sequential
+//!   scan of a large table, which retains only 32 of its pages.
 //! - **A btree** is read from end to end by an index-only scan. The planner decides, so the plan is
 //!   checked first. The scan also reads table pages that are not all-visible, so it is used only if
 //!   nearly all are. Inner pages outside the path to the first leaf are not loaded.
@@ -99,10 +98,18 @@ pub(super) fn pg_prewarm_statement(
 /// `ONLY`, because children have their own pages.
 pub(super) fn row_pointer_statement(relation: &str, chunk: &LoadChunk) -> LoadStatement {
     let blocks = chunk.runs.iter().flat_map(|run| run.first..=run.last);
-    let pointers = array(blocks.map(|block| format!("({block},1)")));
-    let sql = format!("SELECT count(*) FROM ONLY {relation} WHERE ctid = ANY ($1::tid[])");
+    let pointers = array(blocks.map(|block| format!("({block},{ABSENT_ROW})")));
+    // The planner estimates the selectivity of each element of a constant array, but not of a
+    // subquery's.
+    let sql = format!(
+        "SELECT count(*) FROM ONLY {relation} WHERE ctid = ANY (ARRAY(SELECT unnest($1::tid[])))"
+    );
     LoadStatement { sql, values: vec![pointers] }
 }
+
+/// Number of a row that does not exist on any page: a page of 32 kB has 8191 row pointers at most.
+/// From 65533 on, numbers have special meanings (`itemptr.h`).
+const ABSENT_ROW: u16 = 65_000;
 
 /// Query for the qualified and quoted name of a relation. The parameter is its oid.
 pub(super) const QUOTED_NAME: &str = "
@@ -166,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn each_page_is_read_by_its_first_row_pointer() {
+    fn each_page_is_read_by_one_row_pointer() {
         let LoadStatement { sql, values } = row_pointer_statement("public.\"a b\"", &chunk());
-        assert_eq!(values, [r#"{"(3,1)","(4,1)","(9,1)"}"#]);
+        assert_eq!(values, [r#"{"(3,65000)","(4,65000)","(9,65000)"}"#]);
         assert!(sql.contains("FROM ONLY public.\"a b\" WHERE ctid = ANY"));
     }
 

@@ -2,6 +2,7 @@
 //! hottest usage class first. Within a class, small relations come first, and the chunks of a
 //! relation are in disk order. Pure computation, without queries.
 
+pub(super) mod touches;
 mod usage_classes;
 
 use std::cmp::Reverse;

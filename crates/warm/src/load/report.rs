@@ -22,6 +22,9 @@ pub struct LoadReport {
     /// The result of the scan after the load: how much of the plan and of the image is in the
     /// cache.
     pub residency: Result<Residency, ResidencyError>,
+    /// How far the usage counts of the image were restored; `None` if that was not requested, or
+    /// pages are left to load.
+    pub usage: Option<UsageReport>,
     /// Pages of the image that [`super::LoadOptions::limit`] excluded; they are not in the
     /// relations' counts.
     pub limited: u64,
@@ -210,6 +213,35 @@ pub struct Residency {
     pub of_image: u64,
     /// The interface by which the cache was scanned.
     pub source: ImageSource,
+}
+
+/// How far usage counts were restored after a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageReport {
+    /// Pages of the image that were in the cache after the load, without those that were not to be
+    /// touched. If the cache could not be read, the pages of all relations that were loaded without
+    /// a problem.
+    pub pages: u64,
+    /// Those of `pages` whose count is now at least that of the image.
+    pub restored: u64,
+    /// Number of touches; each added one to the count of a page.
+    pub touches: u64,
+    /// CPU time that the server used for the touches.
+    pub cpu: Duration,
+    /// CPU time that the server used for loading, the basis of the budget.
+    pub load_cpu: Duration,
+    /// Whether `cpu` and `load_cpu` were measured, which needs a server on this host. Otherwise
+    /// they are estimated from the duration of statements: `load_cpu` from below, `cpu` from above.
+    pub is_cpu_measured: bool,
+    /// Wall-clock time of the touches.
+    pub elapsed: Duration,
+}
+
+impl UsageReport {
+    /// Returns the share of the pages whose count was restored, 0 to 1.
+    pub fn share(&self) -> f64 {
+        share(self.restored, self.pages)
+    }
 }
 
 /// The reason why the cache could not be scanned before or after a load.

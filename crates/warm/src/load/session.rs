@@ -3,11 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use howdah_connect::{Client, QueryError, SqlError};
+use howdah_inspect::OsProcess;
 
 use super::{
+    backend_cpu::BackendCpu,
     catalog::{LocatedRelation, RelationKind},
     method::{self, LoadMethod, LoadStatement, PrewarmMode},
-    plan::LoadChunk,
+    plan::{
+        LoadChunk,
+        touches::{TouchChunk, TouchMethod},
+    },
     report::RelationProblem,
 };
 use crate::{dump::QueryFailure, image::Fork};
@@ -25,6 +30,8 @@ pub(super) struct LoadSession {
     reads_by_workers: bool,
     /// Cache of qualified and quoted relation names, by oid.
     names: BTreeMap<u32, String>,
+    /// Measures the session's CPU time, if the server runs on this host.
+    cpu: Option<BackendCpu>,
 }
 
 /// The result of an attempt to load a chunk, which decides whether it is retried.
@@ -42,26 +49,39 @@ pub(super) enum ChunkResult {
 }
 
 impl LoadSession {
+    /// Prepares a session in one round trip, and returns it with the start time of the server.
+    /// `postmaster` is the server's process, if it runs on this host.
     pub(super) fn new(
         mut client: Client,
         database: usize,
         lock_timeout: Duration,
-    ) -> Result<Self, QueryFailure> {
-        set_up(&mut client, lock_timeout)?;
-        let pg_prewarm = client.one_value(PG_PREWARM)?;
-        Ok(Self {
+        postmaster: Option<OsProcess>,
+    ) -> Result<(Self, String), QueryFailure> {
+        let results =
+            client.query(&format!("{}; {START_TIME}; {PG_PREWARM}", set_up_sql(lock_timeout)))?;
+        // The last two results.
+        let mut values = results.iter().rev().map(|result| {
+            result.rows.first().and_then(|row| row.text(0)).map(std::borrow::Cow::into_owned)
+        });
+        let pg_prewarm = values.next().flatten();
+        let started = values.next().flatten().unwrap_or_default();
+        let cpu = postmaster.and_then(|postmaster| BackendCpu::open(&client, postmaster));
+        let session = Self {
             client,
             database,
             pg_prewarm,
             can_prefetch: true,
             reads_by_workers: true,
             names: BTreeMap::new(),
-        })
+            cpu,
+        };
+        Ok((session, started))
     }
 
-    /// Queries the start time of the server, as text.
-    pub(super) fn start_time(&mut self) -> Result<String, QueryFailure> {
-        Ok(self.client.one_value(START_TIME)?.unwrap_or_default())
+    /// Returns the CPU time that the server has used for this session since the last call; `None`
+    /// if it cannot be measured.
+    pub(super) fn lap_cpu(&mut self) -> Option<Duration> {
+        self.cpu.as_mut().and_then(BackendCpu::lap)
     }
 
     /// Queries the current length of a fork, in pages.
@@ -134,6 +154,40 @@ impl LoadSession {
         self.run(&method::pg_prewarm_statement(schema, oid, chunk, mode))
     }
 
+    /// Touches pages that are in the cache. If one method is not available or permitted, the other
+    /// one is used; a btree is never scanned as a whole for it.
+    pub(super) fn touch(&mut self, found: &LocatedRelation, touch: &TouchChunk) -> ChunkResult {
+        let chunk = &touch.chunk;
+        let has_rows = matches!(found.kind, RelationKind::Heap | RelationKind::Toast)
+            && chunk.fork == Fork::Main;
+        let schema = self.pg_prewarm.clone();
+        let mut result = no_method(method::unreachable_by_query(chunk.fork));
+        let methods = match touch.method {
+            TouchMethod::Ranges => [TouchMethod::Ranges, TouchMethod::RowPointers],
+            TouchMethod::RowPointers => [TouchMethod::RowPointers, TouchMethod::Ranges],
+        };
+        for method in methods {
+            result = match (method, &schema) {
+                (TouchMethod::RowPointers, _) if has_rows => {
+                    self.load_by_row_pointers(found.oid, chunk)
+                }
+                (TouchMethod::Ranges, Some(schema)) => {
+                    let mode = PrewarmMode::Buffer;
+                    let statement = method::pg_prewarm_statement(schema, found.oid, chunk, mode);
+                    match self.run(&statement) {
+                        Ok(()) => ChunkResult::Loaded(LoadMethod::PgPrewarm),
+                        Err(error) => classify_error(error),
+                    }
+                }
+                _ => continue,
+            };
+            if !matches!(result, ChunkResult::Failed(RelationProblem::Denied(_))) {
+                break;
+            }
+        }
+        result
+    }
+
     fn set_read_by_workers(&mut self, requested: bool) -> Result<(), QueryError> {
         let has_workers = self.client.server_version_num().is_some_and(|it| it >= IO_WORKERS_SINCE);
         if has_workers && requested != self.reads_by_workers {
@@ -204,9 +258,13 @@ impl LoadSession {
 
 /// Sets limits of waiting, and how statements are planned.
 pub(super) fn set_up(client: &mut Client, lock_timeout: Duration) -> Result<(), QueryFailure> {
-    let lock_timeout_ms = lock_timeout.as_millis().max(1);
-    client.query(&format!("{LIMITS} SET lock_timeout = {lock_timeout_ms}; {PLANS}"))?;
+    client.query(&set_up_sql(lock_timeout))?;
     Ok(())
+}
+
+fn set_up_sql(lock_timeout: Duration) -> String {
+    let lock_timeout_ms = lock_timeout.as_millis().max(1);
+    format!("{LIMITS} SET lock_timeout = {lock_timeout_ms}; {PLANS}")
 }
 
 /// Query for the start time of the server.

@@ -136,6 +136,7 @@ pub fn table(
         mode: options.mode,
         started: &started,
         page_bytes: cluster_info.page_bytes,
+        postmaster: None,
         located: &located,
         has_room: &|| true,
     };

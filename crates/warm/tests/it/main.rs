@@ -18,3 +18,4 @@ mod selecting;
 mod support;
 mod tables;
 mod throttling;
+mod usage;

@@ -75,6 +75,8 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         source: args.source.into(),
         load: LoadOptions {
             evict: !args.only_free,
+            // A standby's own pages compete by their own counts.
+            raise_resident: false,
             ..load_options(args.jobs, Some(args.max_rate))
         },
         share: f64::from(args.share) / 100.0,

@@ -70,6 +70,9 @@ pub(super) struct Args {
     /// Evict other pages if no buffer is free
     #[arg(long)]
     evict: bool,
+    /// Do not restore usage counts; then scans of cold tables soon evict the loaded pages
+    #[arg(long)]
+    no_usage: bool,
     /// Load at most this many pages, hottest first
     #[arg(long, value_name = "PAGES")]
     limit: Option<u64>,
@@ -133,6 +136,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         lock_timeout: args.lock_timeout,
         connect_timeout: args.wait,
         dry_run: args.check,
+        restore_usage: !args.no_usage,
         ..LoadOptions::default()
     };
     let progress = LoadProgress {
@@ -311,9 +315,28 @@ struct LoadDocument {
     origin_unknown: bool,
     /// The source from which the cache was read at the end; `None` if that was not possible.
     measured_by: Option<&'static str>,
+    /// How far usage counts were restored; `None` with `--no-usage` or `--check`.
+    usage: Option<UsageDocument>,
     #[serde(flatten)]
     pages: LoadPageCounts,
     relations: Vec<LoadRow>,
+}
+
+#[derive(Serialize)]
+struct UsageDocument {
+    /// Pages of the image that were in the cache after the load.
+    pages: u64,
+    /// Pages with at least the count of the image.
+    restored: u64,
+    /// Share of `pages` that is restored, 0 to 1.
+    share: f64,
+    touches: u64,
+    seconds: f64,
+    /// CPU time that the server used for the touches, and for loading.
+    cpu_seconds: f64,
+    load_cpu_seconds: f64,
+    /// Whether CPU times were measured, not estimated.
+    cpu_measured: bool,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -361,8 +384,22 @@ fn document(loaded: &LoadReport, is_check: bool, not_selected: u64) -> LoadDocum
         not_selected,
         origin_unknown: loaded.is_origin_unknown,
         measured_by: loaded.residency.as_ref().ok().map(|scan| scan.source.name()),
+        usage: loaded.usage.as_ref().map(usage_document),
         pages: counts(loaded.pages()),
         relations: loaded.outcomes.iter().map(row).collect(),
+    }
+}
+
+fn usage_document(usage: &load::UsageReport) -> UsageDocument {
+    UsageDocument {
+        pages: usage.pages,
+        restored: usage.restored,
+        share: usage.share(),
+        touches: usage.touches,
+        seconds: usage.elapsed.as_secs_f64(),
+        cpu_seconds: usage.cpu.as_secs_f64(),
+        load_cpu_seconds: usage.load_cpu.as_secs_f64(),
+        cpu_measured: usage.is_cpu_measured,
     }
 }
 
@@ -438,6 +475,16 @@ fn table(out: &mut impl Write, loaded: &LoadReport, not_selected: u64) -> io::Re
         if count > 0 {
             writeln!(out, "{what} {}", bytes(count))?;
         }
+    }
+    if let Some(usage) = &loaded.usage {
+        let about = if usage.is_cpu_measured { "" } else { "about " };
+        writeln!(
+            out,
+            "usage     counts of {:.1} % of the pages restored: {} touches, {about}{:.2} s of CPU",
+            usage.share() * 100.0,
+            usage.touches,
+            usage.cpu.as_secs_f64()
+        )?;
     }
     let troubled: Vec<_> =
         loaded.outcomes.iter().filter(|relation| relation.problem.is_some()).map(row).collect();
