@@ -8,7 +8,7 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
-use howdah_lab::{Cluster, skip_without_postgres, wait_until};
+use howdah_lab::{BinariesSearch, Cluster, skip_without_postgres, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -209,6 +209,40 @@ fn benchmark_requires_a_restart_command() {
     assert!(messages.contains("such as 'systemctl restart postgresql'"), "{messages}");
     assert_eq!(benchmark(&[]).0, Some(2));
     assert_eq!(benchmark(&["--lab", "--step", "0"]).0, Some(2));
+}
+
+#[test]
+fn benchmark_of_two_runs_has_figures_but_no_verdict() {
+    let test = "benchmark of two runs";
+    let search = BinariesSearch::new();
+    if skip_without_postgres(test, search.find()).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--lab", "--runs", "2", "--scale", "1", "--duration", "1s", "--format", "json"];
+    let output = howdah(folder.path())
+        .args(["warm", "benchmark", "-o", "results"])
+        .args(args)
+        .output()
+        .unwrap();
+    let messages = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{messages}");
+    assert!(messages.contains("run 2 of 2, howdah: restarting, then 1 s; about "), "{messages}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&document["version"], &document["verdict"]), (&2.into(), &"not comparable".into()));
+    let obstacles = document["obstacles"].as_array().unwrap();
+    let has_few_runs = |it: &Value| it.as_str().unwrap().starts_with("2 of at least 3 runs");
+    assert!(obstacles.iter().any(has_few_runs), "{obstacles:?}");
+    // The order of the methods is rotated.
+    let orders: Vec<_> = document["runs"].as_array().unwrap().iter().collect();
+    let method = |run: usize, at: usize| orders[run]["measurements"][at]["method"].clone();
+    assert_eq!(method(0, 1), method(1, 0));
+    let results = folder.path().join("results");
+    let steps = fs::read_to_string(results.join("steps.csv")).unwrap();
+    assert!(steps.starts_with("run,order,method,seconds,"), "{steps}");
+    assert_eq!(steps.lines().count() % 8, 1, "four steps in each of two runs");
+    let page = fs::read_to_string(results.join("benchmark.html")).unwrap();
+    assert!(page.contains("<span class=\"badge warn\">not comparable</span>"));
 }
 
 #[test]

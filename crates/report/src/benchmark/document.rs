@@ -363,7 +363,7 @@ fn conditions_csv(conditions: &StepConditions, step_seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benchmark::tests::results;
+    use crate::benchmark::tests::{disturbed_results, results};
 
     #[test]
     fn csv_has_one_line_per_step_of_each_measurement() {
@@ -394,5 +394,19 @@ mod tests {
         assert_eq!((&second[0]["order"], &second[0]["method"]), (&1.into(), &"autoprewarm".into()));
         assert_eq!(second[1]["warming"]["resident_share"], 0.998);
         assert_eq!(second[1]["steps"][0]["client_wait_us"], 10_000);
+    }
+
+    #[test]
+    fn document_of_disturbed_runs_has_no_verdict() {
+        let document = serde_json::to_value(document(&disturbed_results())).unwrap();
+        assert_eq!(document["verdict"], "not comparable");
+        let obstacle = document["obstacles"][0].as_str().unwrap();
+        assert!(obstacle.starts_with("3 of 9 measurements were disturbed"), "{obstacle}");
+        for comparison in document["comparisons"].as_array().unwrap() {
+            assert_eq!(comparison["verdict"], "not comparable");
+        }
+        let disturbed = &document["runs"][0]["measurements"][2]["disturbed"];
+        assert_eq!(disturbed, "the client waited for a processor 37 % of the time");
+        assert_eq!(document["methods"][2]["counted"], 1);
     }
 }
