@@ -10,6 +10,7 @@ mod follow;
 mod info;
 mod load;
 mod table;
+mod warm_endpoint;
 mod watch;
 
 use std::path::Path;
