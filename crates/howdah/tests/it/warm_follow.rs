@@ -224,7 +224,7 @@ impl PooledPair {
         });
     }
 
-    fn follow(&self, folder: &Path, more: &[&str]) -> WarmProcess {
+    fn start_daemon(&self, folder: &Path, more: &[&str]) -> WarmProcess {
         let (first, second) = (self.first.uri("postgres"), self.second.uri("postgres"));
         let console = self.console_uri();
         let args = ["follow", &first, &second, "--hold-out", &console];
@@ -238,7 +238,7 @@ fn cold_replica_is_held_out_until_it_is_warm() {
     let Some(mut pair) = PooledPair::start("warm hold-out", folder.path()) else { return };
     pair.restart_standby();
     // Slow enough that the standby is seen while it is cold.
-    let mut follow = pair.follow(folder.path(), &["--max-rate", "1MB", "--interval", "1m"]);
+    let mut follow = pair.start_daemon(folder.path(), &["--max-rate", "1MB", "--interval", "1m"]);
     follow.wait_for_value("cold replica is held out of the pooler");
     wait_until("a ban", TIMEOUT, || pair.bans() == 1);
     follow.wait_for_value("replica is back in the pooler");
@@ -260,7 +260,7 @@ fn bans_of_others_and_time_limits_are_respected() {
     let Some(mut pair) = PooledPair::start("warm hold-out limits", folder.path()) else { return };
     pair.restart_standby();
     let slow = ["--max-rate", "64kB", "--hold-out-max", "2s"];
-    let mut follow = pair.follow(folder.path(), &slow);
+    let mut follow = pair.start_daemon(folder.path(), &slow);
     follow.wait_for_value("cold replica is held out of the pooler");
     follow.wait_for_value("replica is back in the pooler, still cold");
     assert_eq!(pair.bans(), 0);
@@ -270,7 +270,7 @@ fn bans_of_others_and_time_limits_are_respected() {
     let ban = format!("BAN \"127.0.0.1:{}\" 600", pair.second.port());
     pair.console().query(&ban).unwrap();
     let more = ["--interval", "2s", "--max-rate", "100MB", "--listen", "127.0.0.1:0"];
-    let mut follow = pair.follow(folder.path(), &more);
+    let mut follow = pair.start_daemon(folder.path(), &more);
     let url = follow.wait_for_value("readiness: http://");
     let address = url.trim_end_matches("/warm").to_owned();
     wait_until("a warm standby", TIMEOUT, || get(&address, "/warm").0 == 200);
@@ -279,7 +279,7 @@ fn bans_of_others_and_time_limits_are_respected() {
 
     // A ban that an administrator lifts is not repeated.
     pair.restart_standby();
-    let mut follow = pair.follow(folder.path(), &["--max-rate", "64kB"]);
+    let mut follow = pair.start_daemon(folder.path(), &["--max-rate", "64kB"]);
     follow.wait_for_value("cold replica is held out of the pooler");
     let unban = format!("UNBAN \"127.0.0.1:{}\"", pair.second.port());
     wait_until("the ban", TIMEOUT, || pair.console().query(&unban).is_ok());

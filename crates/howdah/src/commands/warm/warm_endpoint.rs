@@ -106,9 +106,10 @@ impl ReadinessArgs {
         board: &Arc<ReadinessBoard>,
     ) -> anyhow::Result<ReadinessGuard> {
         let metrics_guard = metrics.serve_with(ctx, routes(board))?;
-        // One listener may serve both.
-        let separate =
-            self.listen.as_ref().filter(|listen| metrics.metrics.as_ref() != Some(listen));
+        // One listener may serve both, but two free ports are two.
+        let is_separate =
+            |listen: &&String| metrics.metrics.as_ref() != Some(*listen) || listen.ends_with(":0");
+        let separate = self.listen.as_ref().filter(is_separate);
         let server = match separate {
             None => None,
             Some(address) => {
