@@ -282,8 +282,11 @@ mod tests {
 
     use super::*;
 
-    fn image(system_identifier: u64, relations: &[(u32, u32, &[(u32, u8)])]) -> CacheImage {
-        let relation = |&(database, filenode, pages): &(u32, u32, &[(u32, u8)])| {
+    /// Database, file number, and blocks with their usage.
+    type FilePages<'a> = (u32, u32, &'a [(u32, u8)]);
+
+    fn image(system_identifier: u64, relations: &[FilePages<'_>]) -> CacheImage {
+        let relation = |&(database, filenode, pages): &FilePages<'_>| {
             let pages = pages.iter();
             let page = |&(block, usage): &(u32, u8)| CachedPage { block, usage, is_dirty: false };
             let fork =

@@ -234,9 +234,10 @@ impl BanningPooler {
                 // A pooler that was restarted has no bans: ours is requested again below, and its
                 // time goes on.
                 let is_restarted = view.epoch != ban.epoch && view.bans_of(&ban.member).is_empty();
-                match is_restarted && !is_warm && ban.since.elapsed() < max {
-                    true => self.ban(&server, &ban.member, Some(ban.since), &mut view)?,
-                    false => self.end_ban(&server, BanEnd::Elsewhere, metrics),
+                if is_restarted && !is_warm && ban.since.elapsed() < max {
+                    self.ban(&server, &ban.member, Some(ban.since), &mut view)?;
+                } else {
+                    self.end_ban(&server, BanEnd::Elsewhere, metrics);
                 }
             } else if is_warm {
                 self.console.unban(&ban.member)?;

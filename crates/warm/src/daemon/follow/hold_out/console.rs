@@ -212,7 +212,7 @@ fn quoted(member: &Endpoint) -> String {
 /// Parses `2026-03-01 00:00:00 UTC` into seconds since 1970.
 fn parse_clock(text: &str) -> Option<i64> {
     let text = text.strip_suffix(" UTC")?;
-    let mut numbers = text.split(['-', ' ', ':']).map(|part| part.parse::<i64>());
+    let mut numbers = text.split(['-', ' ', ':']).map(str::parse::<i64>);
     let mut number = |max: i64| numbers.next()?.ok().filter(|number| (0..=max).contains(number));
     let (year, month, day) = (number(9999)?, number(12)?, number(31)?);
     let (hour, minute, second) = (number(23)?, number(59)?, number(60)?);
