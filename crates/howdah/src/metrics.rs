@@ -92,10 +92,24 @@ impl MetricsArgs {
     ///
     /// See [`serve`], [`statsd::start`] and [`otlp::start`].
     pub(crate) fn serve(&self, ctx: &CommandContext) -> anyhow::Result<MetricsGuard> {
+        self.serve_with(ctx, Router::new())
+    }
+
+    /// Like [`Self::serve`], and also serves `routes` on the address of `--metrics`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::serve`].
+    pub(crate) fn serve_with(
+        &self,
+        ctx: &CommandContext,
+        routes: Router,
+    ) -> anyhow::Result<MetricsGuard> {
         let readiness = Arc::new(ReadinessCheck::default());
         let server = match &self.metrics {
             Some(address) => {
-                let server = serve(address, ctx.registry().clone(), Arc::clone(&readiness))?;
+                let (registry, readiness) = (ctx.registry().clone(), Arc::clone(&readiness));
+                let server = serve(address, registry, readiness, routes)?;
                 ctx.announce(format_args!("metrics: http://{}/metrics", server.address()));
                 tracing::info!(address = %server.address(), "serving metrics");
                 Some(server)
@@ -114,7 +128,7 @@ impl MetricsArgs {
     }
 }
 
-/// Serves `/metrics`, `/healthz` and, from `readiness`, `/readyz` on `address`.
+/// Serves `/metrics`, `/healthz`, from `readiness` `/readyz`, and `routes` on `address`.
 ///
 /// # Errors
 ///
@@ -123,6 +137,7 @@ pub(crate) fn serve(
     address: &str,
     registry: Registry,
     readiness: Arc<ReadinessCheck>,
+    routes: Router,
 ) -> anyhow::Result<HttpServer> {
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
@@ -134,7 +149,7 @@ pub(crate) fn serve(
             (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
         }
     };
-    let router = Router::new()
+    let router = routes
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -172,7 +187,7 @@ mod tests {
     #[test]
     fn scrape_returns_current_values() {
         let registry = Registry::new();
-        let server = serve("127.0.0.1:0", registry.clone(), ready()).unwrap();
+        let server = serve("127.0.0.1:0", registry.clone(), ready(), Router::new()).unwrap();
         registry.counter(&SEEN).add(3);
         let answer = http_get(&server, "/metrics");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -185,14 +200,14 @@ mod tests {
 
     #[test]
     fn used_address_is_reported_and_drop_frees_it() {
-        let server = serve("127.0.0.1:0", Registry::new(), ready()).unwrap();
+        let server = serve("127.0.0.1:0", Registry::new(), ready(), Router::new()).unwrap();
         let address = server.address().to_string();
-        let error = serve(&address, Registry::new(), ready()).unwrap_err();
+        let error = serve(&address, Registry::new(), ready(), Router::new()).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.starts_with(&format!("cannot serve metrics on {address}: ")), "{text}");
         assert!(text.contains("in use"), "{text}");
         drop(server);
-        serve(&address, Registry::new(), ready()).unwrap();
+        serve(&address, Registry::new(), ready(), Router::new()).unwrap();
     }
 
     #[test]
@@ -223,6 +238,6 @@ mod tests {
 
     #[test]
     fn address_without_port_is_rejected() {
-        assert!(serve("127.0.0.1", Registry::new(), ready()).is_err());
+        assert!(serve("127.0.0.1", Registry::new(), ready(), Router::new()).is_err());
     }
 }

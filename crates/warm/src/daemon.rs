@@ -13,10 +13,17 @@ mod follow;
 mod image_store;
 mod load_log;
 mod metrics;
+mod readiness;
 mod shutdown;
 mod watch;
 
-pub use follow::{FollowSettings, follow};
+pub use follow::{
+    DiscoverySettings, DiscoveryTemplate, FollowSettings, HoldOutSettings, TemplateError, follow,
+};
 pub use metrics::METRICS;
+pub use readiness::{
+    BoardRole, DatabaseReadiness, MEASURE_INTERVAL, ReadinessBoard, ReadinessQueryError,
+    ServerReadiness, WarmFloors, WarmState,
+};
 pub use shutdown::{ShutdownHandle, ShutdownSignal};
 pub use watch::{WatchError, WatchSettings, watch};

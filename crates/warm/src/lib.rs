@@ -12,6 +12,7 @@ pub mod benchmark;
 pub mod daemon;
 pub mod diff;
 pub mod dump;
+pub mod heat;
 pub mod image;
 pub mod load;
 pub mod metrics;

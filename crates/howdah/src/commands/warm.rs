@@ -13,6 +13,7 @@ mod load;
 mod os_cache;
 mod selection;
 mod table;
+mod warm_endpoint;
 mod watch;
 
 use std::path::Path;

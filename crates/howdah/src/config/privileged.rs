@@ -34,7 +34,7 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 38] = [
+const PRIVILEGED: [(&str, Privilege); 41] = [
     ("admin", Privilege::OpensControl),
     ("agent", Privilege::SendsData),
     ("agent-ca", Privilege::SendsData),
@@ -45,7 +45,10 @@ const PRIVILEGED: [(&str, Privilege); 38] = [
     ("audit-log", Privilege::WritesFile),
     ("change-sql", Privilege::RunsProgram),
     ("dir", Privilege::WritesFile),
+    ("discover-pooler", Privilege::SendsData),
+    ("discover-uri", Privilege::SendsData),
     ("folded", Privilege::WritesFile),
+    ("hold-out", Privilege::SendsData),
     ("host-name", Privilege::SendsData),
     ("html", Privilege::WritesFile),
     ("lab.restart.set", Privilege::RunsProgram),

@@ -55,6 +55,7 @@ mod top_screen;
 mod top_session;
 mod top_troubles;
 mod warm;
+mod warm_follow;
 mod workspace;
 
 use std::{io::BufRead, path::Path};

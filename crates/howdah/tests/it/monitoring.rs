@@ -36,6 +36,10 @@ const CONDITIONAL: &[&str] = &[
     "probe_session_samples",
     "prefix_overflow",
     "rule_dropped",
+    "followed_servers",
+    "discovered_servers",
+    "held_out",
+    "hold_outs",
 ];
 
 fn root() -> PathBuf {

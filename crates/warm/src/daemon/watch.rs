@@ -28,12 +28,14 @@ mod reachable_server;
 use std::{
     io,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
     CacheImage,
     dump::{self, DumpOptions, DumpSource},
+    heat,
     image::Generations,
     load::{self, LoadError, LoadObserver, LoadOptions},
     metrics::server_label,
@@ -45,7 +47,8 @@ use howdah_stats::Registry;
 use crate::daemon::{
     image_store::{ImageStore, error_chain},
     load_log::log_load_report,
-    metrics::DaemonMetrics,
+    metrics::{DaemonMetrics, ReadinessMetrics},
+    readiness::{BoardRole, MeasuringThread, ReadinessBoard, WarmState},
     shutdown::ShutdownSignal,
 };
 use postmaster::{HostEvent, LocalPostmaster, PostmasterStatus};
@@ -74,6 +77,8 @@ pub struct WatchSettings {
     /// the directory found through the server's Unix socket, or while the server could still be
     /// queried.
     pub data_dir: Option<PathBuf>,
+    /// Reports whether the server is warm. The server is added under its [`server_label`].
+    pub readiness: Arc<ReadinessBoard>,
 }
 
 /// An error that makes it impossible to watch a server.
@@ -134,7 +139,12 @@ pub fn watch(
 ) -> Result<(), WatchError> {
     let store = ImageStore::open(&settings.folder, settings.keep)?;
     let (newest, aside) = (store.open_newest(), store.open_aside());
-    let metrics = DaemonMetrics::new(registry, &server_label(&settings.target));
+    let name = server_label(&settings.target);
+    let metrics = DaemonMetrics::new(registry, &name);
+    let board = &settings.readiness;
+    let readiness_metrics = ReadinessMetrics::new(registry, &name);
+    board.add(&name, &settings.target, settings.source, BoardRole::Watched, readiness_metrics);
+    let _measuring = MeasuringThread::start(board);
     if let Some(image) = &newest {
         metrics.warm.set_image(image.page_count(), image.origin.taken_at_us);
     }
@@ -143,6 +153,8 @@ pub fn watch(
     let mut daemon = WatchDaemon {
         settings,
         stop,
+        name,
+        reference: aside.clone().or_else(|| newest.clone()).map(Arc::new),
         store,
         metrics,
         newest,
@@ -155,12 +167,20 @@ pub fn watch(
         retry_interval: RETRY_INTERVAL,
         logged_reason: None,
     };
+    if let Some(image) = &daemon.reference {
+        board.set_image(&daemon.name, Arc::clone(image));
+    }
     daemon.run()
 }
 
 struct WatchDaemon<'a> {
     settings: &'a WatchSettings,
     stop: &'a ShutdownSignal,
+    /// Name of the server in metrics and on the readiness board.
+    name: String,
+    /// The image that readiness is measured against: the newest one, or after a restart the one
+    /// that was loaded, until the cache is warm by that image.
+    reference: Option<Arc<CacheImage>>,
     store: ImageStore,
     metrics: DaemonMetrics,
     /// The newest image. It is loaded after a restart, and provides the names of relations when the
@@ -201,8 +221,17 @@ impl WatchDaemon<'_> {
             match reachable_server::connect(&self.settings.target, self.settings.source) {
                 Ok(server) => {
                     self.on_connect(&server)?;
-                    if self.warm_up(&server) && self.serve(&server) == ServeEnd::Shutdown {
+                    let is_loaded = self.warm_up(&server);
+                    if is_loaded {
+                        self.settings.readiness.set_loading(&self.name, false);
+                        self.settings.readiness.measure_soon(&self.name);
+                    }
+                    let end = is_loaded.then(|| self.serve(&server));
+                    if end == Some(ServeEnd::Shutdown) {
                         break;
+                    }
+                    if end == Some(ServeEnd::ServerDown) {
+                        self.settings.readiness.set_up(&self.name, false);
                     }
                     self.retry_interval = RETRY_INTERVAL;
                 }
@@ -214,6 +243,9 @@ impl WatchDaemon<'_> {
 
     fn on_connect(&mut self, server: &ReachableServer) -> Result<(), WatchError> {
         self.metrics.up.set(1.0);
+        let needs_load = self.needs_load(server);
+        self.settings.readiness.set_loading(&self.name, needs_load);
+        self.settings.readiness.set_up(&self.name, true);
         match self.unreachable.take() {
             Some(period) => {
                 let after = period.since.elapsed();
@@ -248,10 +280,9 @@ impl WatchDaemon<'_> {
     /// connected to again.
     fn warm_up(&mut self, server: &ReachableServer) -> bool {
         self.is_cold = false;
-        let Some(image) = &self.newest else { return true };
-        if image.origin.taken_at_us >= server.cold_since.at_us {
+        let Some(image) = self.newest.as_ref().filter(|_| self.needs_load(server)) else {
             return true;
-        }
+        };
         let previous = self.load_attempts.filter(|(cache, _)| cache.matches(server.cold_since));
         let attempts = previous.map_or(1, |(_, count)| count + 1);
         self.load_attempts = Some((server.cold_since, attempts));
@@ -276,6 +307,12 @@ impl WatchDaemon<'_> {
             let _ = self.stop.wait(RETRY_INTERVAL);
         }
         is_done
+    }
+
+    /// Whether the server's cache was emptied after the newest image was taken.
+    fn needs_load(&self, server: &ReachableServer) -> bool {
+        let taken_at_us = self.newest.as_ref().map(|image| image.origin.taken_at_us);
+        taken_at_us.is_some_and(|taken_at_us| taken_at_us < server.cold_since.at_us)
     }
 
     /// Loads an image. Returns the share of the image that is in the cache afterwards, or, if the
@@ -385,6 +422,7 @@ impl WatchDaemon<'_> {
                     StatusChange::Down => return ServeEnd::ServerDown,
                     StatusChange::Stopping if is_stopping => {}
                     StatusChange::Stopping => {
+                        self.settings.readiness.set_up(&self.name, false);
                         tracing::info!("server is shutting down; taking an image from its memory");
                         (is_stopping, next_dump) = (true, Some(Instant::now()));
                     }
@@ -513,6 +551,7 @@ impl WatchDaemon<'_> {
                 self.metrics.warm.record_dump(took, pages, taken_at_us);
                 tracing::info!(pages, ?took, "image taken");
                 self.remove_aside_if_warm(&image);
+                self.update_readiness(&image, is_stopping);
                 self.newest = Some(image);
             }
             Err(error) => {
@@ -521,6 +560,34 @@ impl WatchDaemon<'_> {
             }
         }
         true
+    }
+
+    /// Reports how much of the reference the cache contained when `image` was taken, and makes that
+    /// image the new reference unless the cache is still colder than at the restart: an image of a
+    /// cold cache would make any cache look warm.
+    fn update_readiness(&mut self, image: &CacheImage, is_stopping: bool) {
+        let board = &self.settings.readiness;
+        if let Some(reference) = &self.reference
+            && board.state(&self.name) != Some(WarmState::Warm)
+        {
+            // Files are not looked up here, so rewritten relations count as cold.
+            let report = heat::compare(reference, image);
+            if !is_stopping {
+                board.record(&self.name, report);
+            }
+            let buffers = u64::from(image.origin.buffers).max(1);
+            let full = reference.page_count().min(buffers) as f64;
+            let is_full = image.page_count() as f64 >= full * WARM_SHARE_MIN;
+            if board.state(&self.name) != Some(WarmState::Warm) && !is_full {
+                return;
+            }
+        }
+        let reference = Arc::new(image.clone());
+        board.set_image(&self.name, Arc::clone(&reference));
+        if !is_stopping {
+            board.record(&self.name, heat::compare(&reference, &reference));
+        }
+        self.reference = Some(reference);
     }
 
     /// Whether the previous image is so recent that `image`, taken during a shutdown, may replace
@@ -533,6 +600,7 @@ impl WatchDaemon<'_> {
 
     fn wait_for_server(&mut self, failure: &ServerAccessError) {
         self.metrics.up.set(0.0);
+        self.settings.readiness.set_up(&self.name, false);
         let now = Instant::now();
         match &mut self.unreachable {
             None => {

@@ -178,7 +178,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn locate_blocks(self) -> (Vec<ForkBlocks>, Vec<RelationOutcome>) {
         let Self { image, target, options, observer, cluster_info, .. } = &self;
         let located =
-            CatalogLookup { image, target, cluster_info, options: *options, observer: *observer }
+            CatalogLookup { image, target, cluster_info, options, observer: *observer }
                 .locate_all();
         let mut outcomes: Vec<_> =
             (0..image.relations.len()).map(|at| RelationOutcome::for_relation(image, at)).collect();

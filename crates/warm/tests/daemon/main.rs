@@ -4,5 +4,6 @@
 
 mod failures;
 mod follow;
+mod readiness;
 mod support;
 mod watch;

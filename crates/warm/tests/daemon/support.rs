@@ -1,6 +1,6 @@
 //! Test servers, the contents of their caches, and daemons on threads.
 
-use std::{path::Path, thread, time::Duration};
+use std::{path::Path, sync::Arc, thread, time::Duration};
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Builder, Cluster, skip_without_postgres};
@@ -109,6 +109,7 @@ pub(crate) fn settings(cluster: &Cluster, folder: &Path) -> WatchSettings {
         source: DumpSource::Best,
         load: LoadOptions { connect_timeout: Duration::from_secs(2), ..LoadOptions::default() },
         data_dir: None,
+        readiness: Arc::default(),
     }
 }
 

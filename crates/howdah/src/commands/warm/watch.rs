@@ -7,7 +7,7 @@ use howdah_warm::daemon::{ShutdownSignal, WatchError, WatchSettings};
 use howdah_warm::{image::Generations, load::LoadOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::dump::PageSourceArg;
+use super::{dump::PageSourceArg, warm_endpoint::ReadinessArgs};
 use crate::{
     connection::ConnectionArgs,
     context::CommandContext,
@@ -59,6 +59,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
+    readiness: ReadinessArgs,
+    #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -67,7 +69,8 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah warm watch postgresql:///postgres -o /var/lib/howdah/warm
-  howdah warm watch postgresql://db1/postgres -o warm --interval 1m --metrics 127.0.0.1:9188";
+  howdah warm watch postgresql://db1/postgres -o warm --interval 1m --metrics 127.0.0.1:9188
+  howdah warm watch postgresql:///postgres -o warm --listen 0.0.0.0:9189 --warm-min 90 --warm-min shop=95";
 
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if !args.enabled {
@@ -85,11 +88,12 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         row_keys: !args.no_keys,
         load: load_options(args.jobs, args.max_rate),
         data_dir: args.data_dir.clone(),
+        readiness: args.readiness.board(),
     };
     // A service logs its events, so info is the default level.
     let _ = logging::adjust(Some(logging::Level::Info), None);
     let stop = shutdown_signal(ctx)?;
-    let _metrics = args.metrics.serve(ctx)?;
+    let _serving = args.readiness.serve(ctx, &args.metrics, &settings.readiness)?;
     service_state("READY=1");
     let watched = howdah_warm::daemon::watch(&settings, &stop, ctx.registry());
     service_state("STOPPING=1");
