@@ -292,6 +292,7 @@ mod tests {
             let fork =
                 CachedFork { fork: Fork::Main, length: None, pages: pages.map(page).collect() };
             Relation {
+                keys: None,
                 file: RelationFile { database, tablespace: 1663, filenode },
                 name: None,
                 is_logged: true,

@@ -149,6 +149,7 @@ mod tests {
             },
             databases: BTreeMap::from([(5, "shop".to_owned())]),
             relations: vec![Relation {
+                keys: None,
                 file: RelationFile { database: 5, tablespace: 1663, filenode: 7 },
                 name: Some(RelationName::Own(QualifiedName {
                     schema: "public".into(),

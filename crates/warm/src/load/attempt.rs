@@ -177,9 +177,8 @@ impl<'a> Attempt<'a> {
     /// cache.
     pub(super) fn locate_blocks(self) -> (Vec<ForkBlocks>, Vec<RelationOutcome>) {
         let Self { image, target, options, observer, cluster_info, .. } = &self;
-        let located =
-            CatalogLookup { image, target, cluster_info, options, observer: *observer }
-                .locate_all();
+        let located = CatalogLookup { image, target, cluster_info, options, observer: *observer }
+            .locate_all();
         let mut outcomes: Vec<_> =
             (0..image.relations.len()).map(|at| RelationOutcome::for_relation(image, at)).collect();
         self.mark_rewritten(&located, &mut outcomes);
