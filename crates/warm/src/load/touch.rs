@@ -106,7 +106,7 @@ impl<'a> TouchRun<'a> {
         let chunks = deficit.chunks(caps, is_gentle).into_iter();
         let numbered =
             chunks.filter_map(|touch| Some((self.databases.number(touch.chunk.relation)?, touch)));
-        (numbered.collect(), deficit.met())
+        (numbered.collect(), deficit.count_restored())
     }
 
     /// Touches pages until none is left, the budget is used up, or the load stops.

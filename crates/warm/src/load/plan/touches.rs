@@ -197,7 +197,7 @@ impl UsageDeficit {
     }
 
     /// Returns the number of pages that have at least the count of the image, also by samples.
-    pub(in crate::load) fn met(&self) -> u64 {
+    pub(in crate::load) fn count_restored(&self) -> u64 {
         let pages = self.forks.iter().flat_map(|fork| &fork.pages);
         self.initially_met + pages.filter(|page| page.now >= page.target).count() as u64
     }
