@@ -78,8 +78,10 @@ impl<'a> TouchRun<'a> {
         mut deficit: UsageDeficit,
         session: &mut Option<LoadSession>,
     ) -> (TouchQueue, u64) {
-        let met = deficit.met;
         let mut sample = |method| {
+            if self.shared.should_stop() {
+                return None;
+            }
             let sample = deficit.take_sample(method)?;
             let database = self.databases.number(sample.chunk.relation)?;
             let cost = self.touch(session, database, &sample)?;
@@ -104,7 +106,7 @@ impl<'a> TouchRun<'a> {
         let chunks = deficit.chunks(caps, is_gentle).into_iter();
         let numbered =
             chunks.filter_map(|touch| Some((self.databases.number(touch.chunk.relation)?, touch)));
-        (numbered.collect(), met)
+        (numbered.collect(), deficit.count_restored())
     }
 
     /// Touches pages until none is left, the budget is used up, or the load stops.

@@ -167,11 +167,11 @@ struct StopAfterLoad(std::sync::atomic::AtomicI64);
 
 impl LoadObserver for StopAfterLoad {
     fn planned(&self, pages: u64) {
-        self.0.store(pages as i64, std::sync::atomic::Ordering::Relaxed);
+        self.0.store(pages.cast_signed(), std::sync::atomic::Ordering::Relaxed);
     }
 
     fn progressed(&self, pages: u64) {
-        self.0.fetch_sub(pages as i64, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_sub(pages.cast_signed(), std::sync::atomic::Ordering::Relaxed);
     }
 
     fn should_stop(&self) -> bool {

@@ -26,8 +26,8 @@ pub(in crate::load) struct UsageDeficit {
     forks: Vec<ForkDeficit>,
     /// Pages of the image that are in the cache and may be touched.
     pub(in crate::load) pages: u64,
-    /// Those of `pages` that have at least the count of the image.
-    pub(in crate::load) met: u64,
+    /// Those of `pages` that had at least the count of the image from the start.
+    initially_met: u64,
 }
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl UsageDeficit {
         now: Option<&Occupancy>,
         resident: Option<&Occupancy>,
     ) -> Self {
-        let mut deficit = Self { forks: Vec::new(), pages: 0, met: 0 };
+        let mut deficit = Self { forks: Vec::new(), pages: 0, initially_met: 0 };
         for (at, (relation, place)) in image.relations.iter().zip(located).enumerate() {
             let Ok(found) = place else { continue };
             let outcome = &outcomes[at];
@@ -160,7 +160,7 @@ impl UsageDeficit {
                 deficit.pages += counted.len() as u64;
                 let cool: Vec<_> =
                     counted.iter().filter(|page| page.now < page.target).copied().collect();
-                deficit.met += (counted.len() - cool.len()) as u64;
+                deficit.initially_met += (counted.len() - cool.len()) as u64;
                 if !cool.is_empty() {
                     let is_table = matches!(found.kind, RelationKind::Heap | RelationKind::Toast);
                     deficit.forks.push(ForkDeficit {
@@ -194,6 +194,12 @@ impl UsageDeficit {
             chunks.clear();
         }
         None
+    }
+
+    /// Returns the number of pages that have at least the count of the image, also by samples.
+    pub(in crate::load) fn count_restored(&self) -> u64 {
+        let pages = self.forks.iter().flat_map(|fork| &fork.pages);
+        self.initially_met + pages.filter(|page| page.now >= page.target).count() as u64
     }
 
     fn record_touched(&mut self, chunk: &LoadChunk) {
@@ -388,7 +394,7 @@ mod tests {
         let page = |&(block, target, now): &(u32, u8, u8)| CoolPage { block, target, now };
         let pages: Vec<_> = pages.iter().map(page).collect();
         let fork = ForkDeficit { relation: 0, fork: Fork::Main, has_rows, size: 1, pages };
-        UsageDeficit { forks: vec![fork], pages: 0, met: 0 }
+        UsageDeficit { forks: vec![fork], pages: 0, initially_met: 0 }
     }
 
     /// The rounds of the chunks, each with its blocks.
