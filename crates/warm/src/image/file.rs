@@ -6,7 +6,7 @@
 //! | 8–11 | format version, little-endian; currently 1 |
 //! | 12–19 | size of the uncompressed body, little-endian |
 //! | 20–27 | XXH3-64 of the uncompressed body, little-endian |
-//! | 28– | the body, one zstd frame; another one that is skipped, if the body compresses extremely well |
+//! | 28– | the body, one zstd frame; padding in a skippable frame if it compresses too well |
 
 use std::{
     ffi::OsString,
