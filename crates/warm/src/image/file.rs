@@ -6,7 +6,7 @@
 //! | 8–11 | format version, little-endian; currently 2 |
 //! | 12–19 | size of the uncompressed body, little-endian |
 //! | 20–27 | XXH3-64 of the uncompressed body, little-endian |
-//! | 28– | the body, one zstd frame; another one that is skipped, if the body compresses extremely well |
+//! | 28– | the body, one zstd frame; padding in a skippable frame if it compresses too well |
 
 use std::{
     ffi::OsString,
@@ -244,8 +244,8 @@ const SMALL_BODY_BYTES: u64 = 8 << 20;
 /// Maximum ratio of the part of a body above [`SMALL_BODY_BYTES`] to the compressed size. The
 /// largest that zstd reaches is about 30 000.
 const RATIO_MAX: u64 = 1024;
-/// Maximum base-2 logarithm of the window, which the decoder allocates: 8 MiB. [`COMPRESSION_LEVEL`]
-/// uses 2 MiB.
+/// Maximum base-2 logarithm of the window, which the decoder allocates: 8 MiB.
+/// [`COMPRESSION_LEVEL`] uses 2 MiB.
 const WINDOW_LOG_MAX: u32 = 23;
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// zstd level, fast enough not to slow down a dump; higher levels save only a few percent.

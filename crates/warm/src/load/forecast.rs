@@ -109,7 +109,7 @@ impl TimeEstimate {
     }
 }
 
-/// What [`estimate`] needs to read a sample.
+/// The server and options by which [`estimate`] reads a sample.
 pub(super) struct SampleContext<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,

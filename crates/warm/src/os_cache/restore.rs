@@ -26,7 +26,7 @@ use super::{
     DataDirLayout, FileGeometry, OsCacheError, REQUEST_BYTES, resident_pages, runs, segment_path,
 };
 use crate::{
-    image::{CacheImage, Fork, RelationFile},
+    image::{CacheImage, Fork, Relation, RelationFile},
     load::{LoadObserver, Throttle},
 };
 
@@ -75,16 +75,16 @@ impl RestoreReport {
 /// Returns the blocks of an image, by the files that it records. They are those of the present
 /// server only if nothing was rewritten since.
 pub fn blocks_by_file(image: &CacheImage) -> Vec<ForkBlocks> {
-    let forks = |relation: &crate::image::Relation| {
-        let file = relation.file;
-        let blocks = relation.forks.iter().map(move |fork| ForkBlocks {
-            file,
-            fork: fork.fork,
-            blocks: fork.pages.iter().map(|page| page.block).collect(),
-        });
-        blocks.collect::<Vec<_>>()
-    };
-    image.relations.iter().flat_map(forks).collect()
+    image.relations.iter().flat_map(blocks_of).collect()
+}
+
+/// Returns the blocks of one relation of an image, by the file that it records.
+pub fn blocks_of(relation: &Relation) -> impl Iterator<Item = ForkBlocks> {
+    relation.forks.iter().map(|fork| ForkBlocks {
+        file: relation.file,
+        fork: fork.fork,
+        blocks: fork.pages.iter().map(|page| page.block).collect(),
+    })
 }
 
 /// Caches pages of the files in `data_dir`. The server may be running. Needs only permission to

@@ -38,7 +38,7 @@ pub struct OsCacheSnapshot {
 ///
 /// `data_dir` is not a data directory. A file cannot be opened, except if it was dropped meanwhile,
 /// or is not visible to this process: the operating system shows what is cached only to the owner
-/// of a file, and to those who may write it.
+/// of a file, and to processes that may write it.
 pub fn snapshot(
     data_dir: &Path,
     geometry: FileGeometry,

@@ -84,7 +84,7 @@ Examples:
 ///
 /// Needs only permission to read the server's files. Any image can be loaded, also one of a
 /// server's own cache. With a server to ask, relations are found as by `howdah warm load`, renamed
-/// and rewritten ones, too; with only --data-dir, by their file numbers, so the image has to be
+/// and rewritten ones, too; with only --data-dir, by their file numbers, so the image must be
 /// from this cluster.
 ///
 /// Exits with 0 if enough of the image is cached at the end, or if the operating system does not
@@ -311,6 +311,9 @@ struct LocatedPages {
     beyond_end: u64,
 }
 
+/// Maximum number of relations whose problems are reported one by one.
+const PROBLEMS_MAX: usize = 20;
+
 /// Returns the share of the image that is cached, with pages that were not found.
 fn total_share(restored: &RestoreReport, located: &LocatedPages) -> Option<f64> {
     let expected = restored.requested - restored.beyond_end + located.not_found;
@@ -339,17 +342,30 @@ fn locate(
     };
     let options = LoadOptions::default();
     let (blocks, outcomes) = load::locate_blocks(image, target, &options, observer)?;
-    for outcome in &outcomes {
+    let mut located = LocatedPages { blocks, not_found: 0, beyond_end: 0 };
+    let identifier = howdah_warm::autoprewarm::system_identifier(&files.data_dir)?;
+    let is_same_cluster = identifier.is_some_and(|it| it == image.origin.system_identifier);
+    let mut problems = 0;
+    for (relation, outcome) in image.relations.iter().zip(&outcomes) {
+        // A database that allows no connections, as template0, can have no rewritten relations.
+        if is_same_cluster && matches!(outcome.problem, Some(load::RelationProblem::Closed)) {
+            located.blocks.extend(os_cache::blocks_of(relation));
+            continue;
+        }
+        located.not_found += outcome.pages.not_found;
+        located.beyond_end += outcome.pages.beyond_end;
         if let Some(problem) = &outcome.problem {
-            let (database, relation) = relation_label(outcome);
-            ctx.report(format_args!("{database} {relation}: {problem}"));
+            problems += 1;
+            if problems <= PROBLEMS_MAX {
+                let (database, relation) = relation_label(outcome);
+                ctx.report(format_args!("{database} {relation}: {problem}"));
+            }
         }
     }
-    Ok(LocatedPages {
-        blocks,
-        not_found: outcomes.iter().map(|outcome| outcome.pages.not_found).sum(),
-        beyond_end: outcomes.iter().map(|outcome| outcome.pages.beyond_end).sum(),
-    })
+    if problems > PROBLEMS_MAX {
+        ctx.report(format_args!("{} more relations have problems", problems - PROBLEMS_MAX));
+    }
+    Ok(located)
 }
 
 /// Observer that shows the progress of reading on the terminal.
