@@ -9,11 +9,13 @@
 //! counted, and the daemon continues; only the causes of a [`WatchError`] end it. Dumping and
 //! loading are implemented in [`crate::dump`] and [`crate::load()`].
 
+mod error_chain;
 mod follow;
 mod image_store;
 mod load_log;
 mod metrics;
 mod readiness;
+mod server_access;
 mod shutdown;
 mod watch;
 

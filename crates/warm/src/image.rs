@@ -5,6 +5,7 @@
 //! another version. The file format is described in `docs/src/reference/cache-image.md`.
 
 mod body;
+mod body_error;
 mod file;
 mod pages;
 mod row_keys;
@@ -12,7 +13,7 @@ mod selection;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-pub use body::BodyError;
+pub use body_error::BodyError;
 pub use file::{FileError, Generations};
 pub use howdah_inspect::Fork;
 pub use pages::{CachedPage, CachedPages};
@@ -121,6 +122,17 @@ pub struct CachedFork {
     pub length: Option<u32>,
     /// The pages of this fork that were in the cache.
     pub pages: CachedPages,
+}
+
+/// Blocks of one fork that are to be cached, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForkBlocks {
+    /// File of the relation on the server whose page cache is meant.
+    pub file: RelationFile,
+    /// Main fork or one of the others, such as the visibility map.
+    pub fork: Fork,
+    /// Block numbers in the fork, ascending and unique.
+    pub blocks: Vec<u32>,
 }
 
 impl CacheImage {

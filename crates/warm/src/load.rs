@@ -44,8 +44,7 @@ use howdah_connect::ConnectTarget;
 
 use crate::{
     dump::{DumpSource, QueryFailure},
-    image::CacheImage,
-    os_cache::ForkBlocks,
+    image::{CacheImage, ForkBlocks},
 };
 
 pub use forecast::{ASSUMED_RATES, LoadForecast, RateBasis, SAMPLE_BYTES_MAX, TimeEstimate};

@@ -23,7 +23,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-pub use restore::{ForkBlocks, RestoreReport, blocks_by_file, blocks_of, restore};
+pub use restore::{RestoreReport, blocks_by_file, blocks_of, restore};
 pub use snapshot::{OsCacheSnapshot, snapshot};
 
 /// How a server divides relations into pages and files.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use howdah_warm::{
     CacheImage, autoprewarm,
     image::{
-        CachedFork, CachedPage, Fork, ImageOrigin, QualifiedName, Relation, RelationFile,
-        RelationName,
+        CachedFork, CachedPage, Fork, ImageOrigin, KeyedRow, QualifiedName, Relation, RelationFile,
+        RelationName, RowKeys,
     },
 };
 
@@ -93,6 +93,12 @@ fn image(pages: u32) -> CacheImage {
         name,
         is_logged: filenode % 2 == 0,
         forks: vec![fork(Fork::Main), fork(Fork::VisibilityMap)],
+        keys: (filenode == 16_384).then(|| RowKeys {
+            columns: vec!["id".to_owned()],
+            rows: (0..20)
+                .map(|block| KeyedRow { block, values: vec![format!("key {block}")] })
+                .collect(),
+        }),
     };
     CacheImage {
         origin: ImageOrigin {

@@ -23,7 +23,9 @@ use howdah_report::cache::image_size;
 use howdah_traffic::Timestamp;
 use howdah_warm::{
     CacheImage,
+    diff::RelationIdentity,
     image::{BodyError, Generations, ImageError},
+    load::RelationOutcome,
 };
 
 use crate::{
@@ -62,6 +64,18 @@ commands! {
 
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     args.command.run(ctx)
+}
+
+/// Returns the database and the name of a relation, or what identifies it without.
+fn relation_label(relation: &RelationOutcome) -> (String, String) {
+    let database = relation.database.clone().unwrap_or_else(|| "(shared)".to_owned());
+    let name = match &relation.relation {
+        RelationIdentity::Named(name) => name.to_string(),
+        RelationIdentity::File(file) => {
+            format!("(file {} in tablespace {})", file.filenode, file.tablespace)
+        }
+    };
+    (database, name)
 }
 
 /// Opens an image, with hints for common errors.

@@ -28,10 +28,11 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_stats::Registry;
 
 use crate::daemon::{
-    image_store::error_chain,
+    error_chain::error_chain,
     load_log::log_load_report,
     metrics::{DaemonMetrics, FollowMetrics, ReadinessMetrics},
     readiness::{BoardRole, MeasuringThread, ReadinessBoard},
+    server_access::RESPONSE_TIMEOUT,
     shutdown::ShutdownSignal,
 };
 use discovery::{DISCOVERED_MAX, DiscoveredServer, ReplicationClient, StandbyFinder};
@@ -102,10 +103,6 @@ struct RoleReply {
     replication_clients: Option<Vec<ReplicationClient>>,
 }
 
-/// Maximum time to wait for the reply when a server's role is queried, and to connect to a server
-/// unless `connect_timeout` is set. Also the maximum pause between rounds while no server, or more
-/// than one, is a primary.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the pause between rounds ends early if a standby became cold.
 const COLD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum pause before a round that starts early.

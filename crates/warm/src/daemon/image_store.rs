@@ -12,7 +12,7 @@ use crate::{
 };
 use rustix::fs::{FlockOperation, flock};
 
-use crate::daemon::watch::WatchError;
+use crate::daemon::{error_chain::error_chain, watch::WatchError};
 
 /// File name of the newest image; older ones are `newest.cache.1` and so on.
 pub(crate) const NEWEST_FILE: &str = "newest.cache";
@@ -95,21 +95,6 @@ impl ImageStore {
         }
         None
     }
-}
-
-/// Formats an error and its sources on one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Some errors repeat their source.
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ use howdah_connect::ConnectTarget;
 use howdah_stats::Registry;
 
 use crate::daemon::{
-    image_store::{ImageStore, error_chain},
+    error_chain::error_chain,
+    image_store::ImageStore,
     load_log::log_load_report,
     metrics::{DaemonMetrics, ReadinessMetrics},
     readiness::{BoardRole, MeasuringThread, ReadinessBoard, WarmState},

@@ -2,7 +2,7 @@
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 
-use super::body::BodyError;
+use super::body_error::BodyError;
 
 /// The cached pages of a fork: ascending and unique.
 ///

@@ -3,7 +3,7 @@
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 
-use super::body::BodyError;
+use super::body_error::BodyError;
 
 /// Keys of rows on cached pages of a table, at most [`RowKeys::ROWS_MAX`].
 ///

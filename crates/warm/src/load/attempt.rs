@@ -23,8 +23,7 @@ use super::{
 };
 use crate::{
     dump::{BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
-    image::{CacheImage, Fork, RelationFile},
-    os_cache::ForkBlocks,
+    image::{CacheImage, Fork, ForkBlocks, RelationFile},
 };
 
 /// One attempt to load an image, which fails if the server restarts.

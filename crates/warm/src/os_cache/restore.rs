@@ -26,20 +26,9 @@ use super::{
     DataDirLayout, FileGeometry, OsCacheError, REQUEST_BYTES, resident_pages, runs, segment_path,
 };
 use crate::{
-    image::{CacheImage, Fork, Relation, RelationFile},
+    image::{CacheImage, ForkBlocks, Relation},
     load::{LoadObserver, Throttle},
 };
-
-/// Blocks of one fork that are to be cached, ascending.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForkBlocks {
-    /// The relation's file on this server.
-    pub file: RelationFile,
-    /// The fork.
-    pub fork: Fork,
-    /// Block numbers in the fork, ascending and unique.
-    pub blocks: Vec<u32>,
-}
 
 /// The result of [`restore`]. Counts are in pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +94,7 @@ pub fn restore(
     let segments = segments(&layout, blocks, geometry);
     let requested = segments.iter().map(|segment| segment.blocks.len() as u64).sum();
     observer.planned(requested);
-    let restore = Restore {
+    let restore = FileRestore {
         geometry,
         observer,
         throttle: Throttle::new(bytes_per_second, None),
@@ -155,14 +144,14 @@ fn segments(
 }
 
 /// A running restore.
-struct Restore<'a> {
+struct FileRestore<'a> {
     geometry: FileGeometry,
     observer: &'a dyn LoadObserver,
     throttle: Throttle,
     report: RestoreReport,
 }
 
-impl Restore<'_> {
+impl FileRestore<'_> {
     fn run(mut self, segments: Vec<SegmentBlocks>) -> RestoreReport {
         let mut found = Vec::new();
         // Segments with requested pages that were not awaited yet, and the number of their bytes.

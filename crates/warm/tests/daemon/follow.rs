@@ -1,6 +1,9 @@
 //! Standbys become as warm as the primary, also after a failover.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use howdah_lab::Cluster;
 use howdah_warm::daemon::{DiscoverySettings, DiscoveryTemplate, FollowSettings, WarmState};
@@ -164,13 +167,12 @@ fn template_describes_discovered_standbys() {
     let name = howdah_warm::metrics::server_label(&target(&second));
     let mut second = second;
     second.restart().unwrap();
-    wait_until("a cold standby", || {
-        board.poll(Some(&name));
-        board.query(Some(&name), None).unwrap()[0].state != WarmState::Warm
-    });
+    let restarted = SystemTime::now();
     wait_until("a warm standby again", || {
         board.poll(Some(&name));
-        board.query(Some(&name), None).unwrap()[0].state == WarmState::Warm
+        let server = board.query(Some(&name), None).unwrap().remove(0);
+        server.state == WarmState::Warm && server.measured_at.is_some_and(|at| at > restarted)
     });
+    wait_until_cached(&second, "early");
     daemon.stop();
 }

@@ -1,6 +1,10 @@
 //! Snapshots and restores the operating system's page cache of real servers.
 
-use std::{collections::BTreeSet, fs::File, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use howdah_connect::Client;
 use howdah_lab::Cluster;
@@ -30,7 +34,7 @@ fn file(cluster: &Cluster, client: &mut Client, relation: &str) -> PathBuf {
 }
 
 /// Writes a file back and evicts it; some file systems ignore the latter.
-fn evict(path: &PathBuf) {
+fn evict(path: &Path) {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -41,7 +45,7 @@ fn main_blocks(relation: &Relation) -> BTreeSet<u32> {
     main.map(|main| main.pages.iter().map(|page| page.block).collect()).unwrap_or_default()
 }
 
-fn blocks(image: &CacheImage, path: &PathBuf) -> BTreeSet<u32> {
+fn blocks(image: &CacheImage, path: &std::path::Path) -> BTreeSet<u32> {
     let filenode: u32 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
     let found = image.relations.iter().find(|relation| relation.file.filenode == filenode);
     found.map(main_blocks).unwrap_or_default()
@@ -116,8 +120,7 @@ fn missing_short_and_sparse_files_are_counted() {
     let geometry = FileGeometry { page_bytes: 8192, segment_bytes: 4 * 8192 };
     let page = vec![7; 8192];
     for (name, bytes) in [("10", 4 * 8192), ("10.1", 4 * 8192), ("10.2", 2 * 8192 + 5)] {
-        std::fs::write(folder.path().join("base/5").join(name), page.repeat(5)[..bytes].to_vec())
-            .unwrap();
+        std::fs::write(folder.path().join("base/5").join(name), &page.repeat(5)[..bytes]).unwrap();
     }
     let space = folder.path().join("pg_tblspc/900/PG_17_202406281/5");
     std::fs::write(space.join("11_vm"), &page).unwrap();

@@ -6,7 +6,7 @@ use howdah_warm::load::{ASSUMED_RATES, LoadForecast, RateBasis, RelationOutcome,
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::load::relation_label;
+use super::relation_label;
 
 /// The document of `--dry-run --format json`. Counts are in pages.
 #[derive(Serialize)]

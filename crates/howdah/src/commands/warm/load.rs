@@ -418,7 +418,7 @@ fn counts(pages: load::PageCounts) -> LoadPageCounts {
 }
 
 fn row(relation: &Relation) -> LoadRow {
-    let (database, name) = relation_label(relation);
+    let (database, name) = super::relation_label(relation);
     LoadRow {
         database,
         relation: name,
@@ -439,18 +439,6 @@ fn row(relation: &Relation) -> LoadRow {
         methods: relation.methods.iter().map(|method| method.name()).collect(),
         problem: relation.problem.as_ref().map(ToString::to_string),
     }
-}
-
-/// Returns the database and the name of a relation, or what identifies it without.
-pub(super) fn relation_label(relation: &Relation) -> (String, String) {
-    let database = relation.database.clone().unwrap_or_else(|| "(shared)".to_owned());
-    let name = match &relation.relation {
-        RelationIdentity::Named(name) => name.to_string(),
-        RelationIdentity::File(file) => {
-            format!("(file {} in tablespace {})", file.filenode, file.tablespace)
-        }
-    };
-    (database, name)
 }
 
 fn table(out: &mut impl Write, loaded: &LoadReport, not_selected: u64) -> io::Result<()> {

@@ -12,14 +12,14 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_warm::{
     CacheImage,
     dump::{self, NamingError},
-    image::SelectedImage,
+    image::{ForkBlocks, SelectedImage},
     load::{self, LoadObserver, LoadOptions},
-    os_cache::{self, FileGeometry, ForkBlocks, OsCacheError, RestoreReport},
+    os_cache::{self, FileGeometry, OsCacheError, RestoreReport},
 };
 use indicatif::{BinaryBytes, ProgressBar};
 use serde::Serialize;
 
-use super::{load::relation_label, selection::SelectionArgs};
+use super::{relation_label, selection::SelectionArgs};
 use crate::{
     connection::ConnectionArgs,
     context::CommandContext,

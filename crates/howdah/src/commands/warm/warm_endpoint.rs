@@ -243,7 +243,7 @@ fn server_document(server: &ServerReadiness, now: SystemTime) -> Value {
         "page_ratio": share.and_then(|share| share.page_ratio()).map(rounded),
         "floor": rounded(server.floor),
         "unknown_pages": share.map(|share| share.unknown_pages),
-        "measured_by": server.measured_by.map(|source| source.name()),
+        "measured_by": server.measured_by.map(howdah_warm::image::ImageSource::name),
         "measured_at": measured_at.map(|micros| Timestamp::from_micros(micros).to_string()),
         "measured_age_seconds": age_seconds(micros(now), measured_at),
         "image": image,
@@ -320,8 +320,11 @@ mod tests {
     fn query_parameters_are_decoded() {
         let query =
             ReadinessQuery::parse(Some("server=db1%3A5432&database=a+b&format=text")).unwrap();
-        let expected =
-            Query { server: Some("db1:5432".into()), database: Some("a b".into()), is_text: true };
+        let expected = ReadinessQuery {
+            server: Some("db1:5432".into()),
+            database: Some("a b".into()),
+            is_text: true,
+        };
         assert_eq!(query, expected);
         assert_eq!(ReadinessQuery::parse(None).unwrap(), ReadinessQuery::default());
         for text in ["sever=db1", "format=xml", "server=%4", "server=%zz", "server=%ff"] {

@@ -12,8 +12,14 @@ use std::{
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Endpoint, Environment};
 
-use super::RESPONSE_TIMEOUT;
-use crate::{daemon::image_store::error_chain, dump::QueryFailure, metrics::server_label};
+use crate::{
+    daemon::{
+        error_chain::error_chain,
+        server_access::{RESPONSE_TIMEOUT, pooler_endpoint},
+    },
+    dump::QueryFailure,
+    metrics::server_label,
+};
 
 /// How [`follow`](super::follow) finds standbys in addition to the configured servers.
 #[derive(Clone, Debug)]
@@ -274,15 +280,6 @@ fn query_pooler(pooler: &ConnectTarget) -> Result<Vec<Endpoint>, QueryFailure> {
         }
     }
     Ok(endpoints)
-}
-
-/// Returns the endpoint of a server as a pooler shows it: a host, or the directory of a socket.
-pub(crate) fn pooler_endpoint(host: &str, port: u16) -> Endpoint {
-    if host.starts_with(['/', '@']) {
-        Endpoint::in_directory(host, port)
-    } else {
-        Endpoint::Tcp { host: host.to_owned(), hostaddr: None, port }
-    }
 }
 
 #[cfg(test)]

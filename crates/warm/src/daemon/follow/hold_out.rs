@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     daemon::{
-        image_store::error_chain,
+        error_chain::error_chain,
         metrics::FollowMetrics,
         readiness::{ReadinessBoard, StandbyReadiness, WarmState},
     },

@@ -11,7 +11,7 @@ use super::{
     entry::{BoardEntry, MeasureFailure},
 };
 use crate::{
-    daemon::image_store::error_chain,
+    daemon::error_chain::error_chain,
     dump::{DumpError, QueryFailure},
 };
 

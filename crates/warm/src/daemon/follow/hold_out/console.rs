@@ -5,7 +5,7 @@ use std::{net::ToSocketAddrs, time::Duration};
 use howdah_connect::{Client, ConnectTarget, Endpoint};
 
 use crate::{
-    daemon::follow::{RESPONSE_TIMEOUT, discovery::pooler_endpoint},
+    daemon::server_access::{RESPONSE_TIMEOUT, pooler_endpoint},
     dump::QueryFailure,
 };
 
