@@ -45,7 +45,7 @@ fn main_blocks(relation: &Relation) -> BTreeSet<u32> {
     main.map(|main| main.pages.iter().map(|page| page.block).collect()).unwrap_or_default()
 }
 
-fn blocks(image: &CacheImage, path: &std::path::Path) -> BTreeSet<u32> {
+fn blocks(image: &CacheImage, path: &Path) -> BTreeSet<u32> {
     let filenode: u32 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
     let found = image.relations.iter().find(|relation| relation.file.filenode == filenode);
     found.map(main_blocks).unwrap_or_default()
