@@ -55,7 +55,7 @@ const CIRCLES: &[(&str, usize)] = &[
     ("stats", 2),
     ("statsd", 3),
     ("top", 10),
-    ("warm", 6),
+    ("warm", 4),
 ];
 
 /// Maximum number of files directly in a crate's `src`.
