@@ -475,7 +475,14 @@ fn query_catalogs(
             let tablespace = database.tablespace;
             found.names.extend(catalog_names::query_names(client, tablespace, oid, &files)?);
             if let Some((keys, cached)) = &mut keys {
-                found.keys.extend(keys.read(client, tablespace, oid, cached)?);
+                match keys.read(client, tablespace, oid, cached) {
+                    Ok(read) => found.keys.extend(read),
+                    Err(QueryFailure::Query(error)) if !error.is_fatal() => {
+                        let database = &database.name;
+                        tracing::warn!(database, %error, "cannot read keys of rows");
+                    }
+                    Err(failure) => return Err(failure),
+                }
             }
             Ok(())
         };

@@ -158,7 +158,7 @@ mod tests {
             "ADDRESS:PORT",
             "NAME=VALUE",
         ];
-        for arg in command.get_arguments() {
+        for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
             let names = arg.get_value_names().unwrap_or_default();
             let Some(long) = arg.get_long() else { continue };
             let key = format!("{path}{long}");

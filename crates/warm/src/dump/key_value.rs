@@ -19,15 +19,16 @@ pub(super) enum KeyValueType {
 }
 
 impl KeyValueType {
-    /// Returns the type with this `pg_type.oid`. The oids of these types never change.
-    pub(super) fn from_oid(oid: u32) -> Option<Self> {
+    /// Returns the type with this `pg_type.oid`. The oids of these types never change. Texts are
+    /// converted by the server, unless it stores them in UTF-8.
+    pub(super) fn from_oid(oid: u32, is_utf8: bool) -> Option<Self> {
         Some(match oid {
             16 => Self::Bool,
             20 => Self::Int8,
             21 => Self::Int2,
             23 => Self::Int4,
             // text, bpchar and varchar
-            25 | 1042 | 1043 => Self::Text,
+            25 | 1042 | 1043 if is_utf8 => Self::Text,
             26 => Self::Oid,
             1082 => Self::Date,
             1114 => Self::Timestamp,
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn values_are_written_as_the_server_reads_them() {
-        let text = |oid: u32, bytes: &[u8]| KeyValueType::from_oid(oid).unwrap().text(bytes);
+        let text = |oid: u32, bytes: &[u8]| KeyValueType::from_oid(oid, true).unwrap().text(bytes);
         assert_eq!(text(20, &(-7_i64).to_le_bytes()).unwrap(), "-7");
         assert_eq!(text(25, "ä".as_bytes()).unwrap(), "ä");
         assert_eq!(text(25, b"\xff"), None);
@@ -100,6 +101,7 @@ mod tests {
         assert_eq!(text(2950, &uuid).unwrap(), "000102030405060708090a0b0c0d0e0f");
         assert_eq!(text(23, &[1, 2]), None);
         assert_eq!(text(16, &[1]).unwrap(), "t");
-        assert_eq!(KeyValueType::from_oid(1700), None, "numeric");
+        assert_eq!(KeyValueType::from_oid(1700, true), None, "numeric");
+        assert_eq!(KeyValueType::from_oid(25, false), None);
     }
 }

@@ -11,6 +11,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
 };
 
 use hashbrown::HashMap;
@@ -53,17 +54,22 @@ struct KeyedTable {
     file: RelationFile,
     /// Qualified and quoted name.
     name: String,
-    /// Names of the key's columns.
-    columns: Vec<String>,
-    /// Numbers of the key's columns, from 1.
-    attributes: Vec<usize>,
-    /// Types of the key's columns.
-    types: Vec<Option<KeyValueType>>,
+    /// The key's columns, by their places in it.
+    key: BTreeMap<usize, KeyColumnLayout>,
     /// Storage of the columns up to the last one of the key.
     layout: Vec<AttributeLayout>,
     /// Sampled pages, ascending.
     blocks: Vec<u32>,
     rows: BTreeMap<u32, Vec<String>>,
+}
+
+/// A column of a key.
+struct KeyColumnLayout {
+    name: String,
+    /// Number of the column in the table, from 1.
+    attribute: usize,
+    /// `None` if only the server can write its values as text.
+    of_type: Option<KeyValueType>,
 }
 
 impl<'a> KeyReader<'a> {
@@ -117,7 +123,7 @@ impl<'a> KeyReader<'a> {
     }
 
     fn is_read_from_memory(&self, table: &KeyedTable) -> bool {
-        self.memory.is_some() && table.types.iter().all(Option::is_some)
+        self.memory.is_some() && table.key.values().all(|column| column.of_type.is_some())
     }
 
     /// Reads rows from the server's memory, as far as their pages are still in the cache. If that
@@ -155,20 +161,26 @@ impl<'a> KeyReader<'a> {
             let pages = cached.forks.get(&(table.file, Fork::Main));
             let cached: BTreeSet<u32> =
                 pages.into_iter().flatten().map(|page| page.block).collect();
-            let kept = known.rows.iter().filter(|row| cached.contains(&row.block));
-            table.rows.extend(kept.map(|row| (row.block, row.values.clone())));
+            let rows: BTreeMap<u32, &KeyedRow> = known
+                .rows
+                .iter()
+                .filter(|row| cached.contains(&row.block))
+                .map(|row| (row.block, row))
+                .collect();
+            // At most one for each sampled page, so that they do not become more and more.
+            for block in &table.blocks {
+                let nearby = || rows.range(near(*block)).next().map(|(_, row)| row);
+                if let Some(row) = rows.get(block).or_else(nearby) {
+                    table.rows.insert(row.block, row.values.clone());
+                }
+            }
         }
-        let is_known = |block: u32| {
-            let near = block.saturating_sub(KNOWN_DISTANCE)..=block.saturating_add(KNOWN_DISTANCE);
-            table.rows.range(near).next().is_some()
-        };
+        let is_known = |block: u32| table.rows.range(near(block)).next().is_some();
         let blocks: Vec<_> =
             table.blocks.iter().filter(|&&block| !is_known(block)).map(u32::to_string).collect();
         let blocks = format!("{{{}}}", blocks.join(","));
-        let columns: Vec<_> =
-            table.columns.iter().map(|name| format!("{}::text", quoted(name))).collect();
-        let sql =
-            FIRST_ROWS.replace("{columns}", &columns.join(", ")).replace("{table}", &table.name);
+        let columns: Vec<_> = table.names().iter().map(|name| quoted(name)).collect();
+        let sql = first_rows(&table.name, &columns.join(", "));
         client.query(TEXT_FORMATS)?;
         let result = match client.query_with(&sql, &[Some(&blocks)]) {
             // A missing privilege, a lock or a dropped column concern this table only.
@@ -177,7 +189,7 @@ impl<'a> KeyReader<'a> {
         };
         for row in &result.rows {
             let block = parse_number("block", row.text(0).map(Cow::into_owned))?;
-            let values = (1..=table.columns.len()).map(|column| row.text(column));
+            let values = (1..=table.key.len()).map(|column| row.text(column));
             if let Some(values) = values.map(|it| it.map(Cow::into_owned)).collect() {
                 table.add(block, values);
             }
@@ -188,29 +200,38 @@ impl<'a> KeyReader<'a> {
     fn known_keys(&self, table: &KeyedTable) -> Option<&RowKeys> {
         let image = self.known?;
         let at = image.relations.binary_search_by_key(&table.file, |it| it.file).ok()?;
-        image.relations[at].keys.as_ref().filter(|keys| keys.columns == table.columns)
+        image.relations[at].keys.as_ref().filter(|keys| keys.columns == table.names())
     }
 }
 
 impl KeyedTable {
+    fn names(&self) -> Vec<String> {
+        self.key.values().map(|column| column.name.clone()).collect()
+    }
+
     fn add_from_page(&mut self, block: u32, page: &[u8]) {
-        let values = heap_page::first_live_row(page, &self.layout, &self.attributes);
-        let text = |(of_type, bytes): (&Option<KeyValueType>, &[u8])| of_type.as_ref()?.text(bytes);
-        let values = values.and_then(|found| self.types.iter().zip(found).map(text).collect());
+        let attributes: Vec<_> = self.key.values().map(|column| column.attribute).collect();
+        let values = heap_page::first_live_row(page, &self.layout, &attributes);
+        let text = |(column, bytes): (&KeyColumnLayout, &[u8])| column.of_type?.text(bytes);
+        let values = values.and_then(|found| self.key.values().zip(found).map(text).collect());
         if let Some(values) = values {
             self.add(block, values);
         }
     }
 
     fn add(&mut self, block: u32, values: Vec<String>) {
-        if values.iter().map(String::len).sum::<usize>() <= RowKeys::VALUE_BYTES_MAX {
+        let bytes: usize = values.iter().map(String::len).sum();
+        // The server could not convert all of the text to UTF-8.
+        let is_damaged = values.iter().any(|value| value.contains(char::REPLACEMENT_CHARACTER));
+        if bytes <= RowKeys::VALUE_BYTES_MAX && !is_damaged {
             self.rows.insert(block, values);
         }
     }
 
     fn into_keys(self) -> RowKeys {
+        let columns = self.names();
         let rows = self.rows.into_iter().map(|(block, values)| KeyedRow { block, values });
-        RowKeys { columns: self.columns, rows: rows.take(RowKeys::ROWS_MAX).collect() }
+        RowKeys { columns, rows: rows.take(RowKeys::ROWS_MAX).collect() }
     }
 }
 
@@ -239,6 +260,11 @@ fn sample_blocks(pages: &[CachedPage], most: usize, distance_min: usize) -> Vec<
     chosen.into_iter().take(most).collect()
 }
 
+/// Returns the blocks whose rows may be used instead of those of `block`.
+fn near(block: u32) -> RangeInclusive<u32> {
+    block.saturating_sub(KNOWN_DISTANCE)..=block.saturating_add(KNOWN_DISTANCE)
+}
+
 fn split_into_runs(blocks: &[u32], gap: u32) -> Vec<&[u32]> {
     blocks.chunk_by(|one, next| next - one <= gap.saturating_add(1)).collect()
 }
@@ -255,6 +281,7 @@ fn query_tables(
 ) -> Result<BTreeMap<RelationFile, KeyedTable>, QueryFailure> {
     let numbers: Vec<_> = files.iter().map(|file| file.filenode.to_string()).collect();
     let numbers = format!("{{{}}}", numbers.join(","));
+    let is_utf8 = client.one_value("SHOW server_encoding")?.as_deref() == Some("UTF8");
     let result = client
         .query_with(KEYED_TABLES, &[Some(&numbers), Some(&default_tablespace.to_string())])?;
     let mut tables: BTreeMap<RelationFile, KeyedTable> = BTreeMap::new();
@@ -268,9 +295,7 @@ fn query_tables(
         let table = tables.entry(file).or_insert_with(|| KeyedTable {
             file,
             name: text(2).unwrap_or_default(),
-            columns: Vec::new(),
-            attributes: Vec::new(),
-            types: Vec::new(),
+            key: BTreeMap::new(),
             layout: Vec::new(),
             blocks: Vec::new(),
             rows: BTreeMap::new(),
@@ -284,15 +309,17 @@ fn query_tables(
         table.layout.push(AttributeLayout { length: parse_number("attlen", text(4))?, alignment });
         // Columns come in the order of the table, and have their place in the key.
         if let Some(place) = text(6).and_then(|place| place.parse::<usize>().ok()) {
-            let number = table.layout.len();
-            let of_type = KeyValueType::from_oid(parse_number("atttypid", text(7))?);
-            let at = place.min(table.columns.len());
-            table.columns.insert(at, text(3).unwrap_or_default());
-            table.attributes.insert(at, number);
-            table.types.insert(at, of_type);
+            table.key.insert(
+                place,
+                KeyColumnLayout {
+                    name: text(3).unwrap_or_default(),
+                    attribute: table.layout.len(),
+                    of_type: KeyValueType::from_oid(parse_number("atttypid", text(7))?, is_utf8),
+                },
+            );
         }
     }
-    tables.retain(|_, table| (1..=RowKeys::COLUMNS_MAX).contains(&table.columns.len()));
+    tables.retain(|_, table| (1..=RowKeys::COLUMNS_MAX).contains(&table.key.len()));
     Ok(tables)
 }
 
@@ -303,7 +330,7 @@ const KEYED_TABLES: &str = "
 SELECT CASE WHEN c.reltablespace = 0 THEN $2::oid ELSE c.reltablespace END, c.relfilenode,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        a.attname, a.attlen, a.attalign,
-       (SELECT o.place - 1 FROM unnest(k.columns) WITH ORDINALITY AS o(number, place) WHERE o.number = a.attnum),
+       (SELECT min(o.place) - 1 FROM unnest(k.columns) WITH ORDINALITY AS o(number, place) WHERE o.number = a.attnum),
        a.atttypid
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -323,17 +350,23 @@ WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384
 AND c.relfilenode = ANY ($1::oid[])
 ORDER BY c.oid, a.attnum";
 
-/// The first visible row of each page, by a scan over a range of `ctid`.
-const FIRST_ROWS: &str = "
-SELECT b.block, r.* FROM unnest($1::int8[]) AS b(block)
-CROSS JOIN LATERAL (
-    SELECT {columns} FROM ONLY {table}
-    WHERE ctid >= format('(%s,0)', b.block)::tid AND ctid < format('(%s,0)', b.block + 1)::tid
-    LIMIT 1) r";
+/// Returns a query for the first visible row of each page in `$1`, by a scan over a range of `ctid`.
+/// Values are converted by the output functions of their types, not by casts, which the owner of a
+/// type can define.
+fn first_rows(table: &str, columns: &str) -> String {
+    format!(
+        "SELECT b.block, r.* FROM unnest($1::int8[]) AS b(block)
+         CROSS JOIN LATERAL (
+             SELECT {columns} FROM ONLY {table}
+             WHERE ctid >= format('(%s,0)', b.block)::tid
+             AND ctid < format('(%s,0)', b.block + 1)::tid LIMIT 1) r"
+    )
+}
 
 /// Settings that affect how values are written as text, and that avoid other plans than a scan over
-/// a range of `ctid`.
+/// a range of `ctid`. Neither functions of other schemas nor policies of tables are executed.
 const TEXT_FORMATS: &str = "
+    SET search_path = pg_catalog; SET row_security = off;
     SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
     SET extra_float_digits = 3; SET bytea_output = 'hex'; SET enable_seqscan = off;
     SET enable_tidscan = on; SET jit = off; SET max_parallel_workers_per_gather = 0;

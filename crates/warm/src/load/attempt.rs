@@ -96,10 +96,10 @@ impl<'a> Attempt<'a> {
 
     pub(super) fn run(mut self) -> Result<AttemptResult, LoadError> {
         let (mut located, mut occupancy) = self.locate_and_scan();
-        let has_room = self.options.evict
-            || self.options.dry_run
-            || occupancy.as_ref().map_or(true, |seen| seen.free > 0);
-        if has_room && row_lookup::find_rows(self.lookup(), &mut located) {
+        // Each look-up may read a page of the table and two of the index.
+        let rows_max = self.bounds(occupancy.as_ref().ok()).room / 4;
+        let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX);
+        if rows_max > 0 && row_lookup::find_rows(self.lookup(), &mut located, rows_max) {
             occupancy = self.scan();
         }
         let mut outcomes: Vec<_> = (0..self.image.relations.len())

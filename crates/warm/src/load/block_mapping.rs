@@ -54,6 +54,9 @@ pub(super) struct OrderedRows {
     length: RowPages,
 }
 
+/// Maximum number of pages by which a table is extended at once, since version 16: COPY leaves so
+/// many empty ones (`MAX_BUFFERS_TO_EXTEND_BY` in `hio.c`).
+pub(super) const EMPTY_TAIL_MAX: u32 = 64;
 /// Tolerance of interpolated positions, in pages.
 const ROUNDING: f64 = 1e-6;
 /// Minimum share of the sampled rows that must be in the same order, in percent. The others were

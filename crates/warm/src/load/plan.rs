@@ -8,7 +8,7 @@ mod usage_classes;
 use std::cmp::Reverse;
 
 use super::{
-    block_mapping::{self, BlockMapping, PlannedPage},
+    block_mapping::{self, BlockMapping, EMPTY_TAIL_MAX, PlannedPage},
     catalog::LocatedRelation,
     occupancy::Occupancy,
     report::{PageMapping, RelationOutcome, RelationProblem},
@@ -68,9 +68,6 @@ const RUNS_MAX: usize = 1024;
 const GAP_PAGES_MAX: u32 = 4;
 /// Maximum number of resident pages that a run continues over.
 const RESIDENT_GAP_MAX: u32 = 16;
-/// Maximum number of pages by which a table is extended at once, since version 16: COPY leaves so
-/// many empty ones (`MAX_BUFFERS_TO_EXTEND_BY` in `hio.c`).
-const EMPTY_TAIL_MAX: u32 = 64;
 /// Minimum average length of runs for which the operating system's read-ahead sets in, in pages.
 const SPARSE_PAGES: u64 = 16;
 
@@ -244,7 +241,7 @@ fn missing_pages(
         for cached in &relation.forks {
             let blocks = occupancy.map_or(&[][..], |seen| seen.blocks(found.file, cached.fork));
             let MappedPages { mut pages, beyond_end, by } =
-                map_pages(cached, found, outcome.is_rewritten, blocks);
+                map_pages(cached, found, outcome.is_rewritten, occupancy.map(|_| blocks));
             if let Some(PageMapping::SampledRows { .. }) = by {
                 // Pages that the sampled rows do not reach count as missing.
                 outcome.pages.not_found +=
@@ -279,7 +276,7 @@ struct MappedPages {
 }
 
 /// Maps the pages of a fork in the image to those of the relation on the server. `resident` are the
-/// blocks of the fork in the cache, after rows were looked up.
+/// blocks of the fork in the cache, after rows were looked up, if they are known.
 ///
 /// If the file is the same, blocks keep their numbers. Those of a rewritten relation are found by
 /// its rows, or else by their share of its length.
@@ -287,11 +284,15 @@ fn map_pages(
     cached: &CachedFork,
     found: &LocatedRelation,
     is_rewritten: bool,
-    resident: &[u32],
+    resident: Option<&[u32]>,
 ) -> MappedPages {
     let now = found.lengths[cached.fork.number() as usize];
     let is_main = cached.fork == Fork::Main;
-    let (Some(mapping), Some(now)) = (found.mapping.as_ref().filter(|_| is_main), now) else {
+    let can_map = |mapping: &&BlockMapping| match mapping {
+        BlockMapping::Descended(_) => is_main && resident.is_some(),
+        BlockMapping::InOrder(_) | BlockMapping::Scattered(_) => is_main,
+    };
+    let (Some(mapping), Some(now)) = (found.mapping.as_ref().filter(can_map), now) else {
         let by = (is_rewritten && is_main).then_some(PageMapping::Length);
         return MappedPages { by, ..map_by_length(cached, now, is_rewritten) };
     };
@@ -304,9 +305,10 @@ fn map_pages(
             let percent = scattered.percent_reached(pages.len());
             (pages, PageMapping::SampledRows { rows: scattered.len(), percent })
         }
-        BlockMapping::Descended(rows) => {
-            (index_pages(cached, now, resident), PageMapping::Descents { rows: *rows })
-        }
+        BlockMapping::Descended(rows) => (
+            index_pages(cached, now, resident.unwrap_or_default()),
+            PageMapping::Descents { rows: *rows },
+        ),
     };
     MappedPages { pages, beyond_end: 0, by: Some(by) }
 }

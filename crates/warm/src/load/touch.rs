@@ -11,7 +11,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -33,6 +33,8 @@ pub(super) struct TouchRun<'a> {
     cpu: CpuSum,
     touches: AtomicU64,
     restored: AtomicU64,
+    /// Whether a session could not be made, so that nothing more is touched.
+    is_given_up: AtomicBool,
 }
 
 /// The result of touching pages.
@@ -68,6 +70,7 @@ impl<'a> TouchRun<'a> {
             cpu: CpuSum::default(),
             touches: AtomicU64::new(0),
             restored: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
         }
     }
 
@@ -79,7 +82,7 @@ impl<'a> TouchRun<'a> {
         session: &mut Option<LoadSession>,
     ) -> (TouchQueue, u64) {
         let mut sample = |method| {
-            if self.shared.should_stop() {
+            if self.should_stop() {
                 return None;
             }
             let sample = deficit.take_sample(method)?;
@@ -111,7 +114,7 @@ impl<'a> TouchRun<'a> {
 
     /// Touches pages until none is left, the budget is used up, or the load stops.
     pub(super) fn touch_all(&self, queue: &Mutex<TouchQueue>, mut session: Option<LoadSession>) {
-        while !self.shared.should_stop() && self.cpu.time() < self.budget {
+        while !self.should_stop() && self.cpu.time() < self.budget {
             let here = session.as_ref().map(|session| session.database);
             let Some((database, touch)) = pop(&mut worker::lock(queue), here) else { break };
             let start = Instant::now();
@@ -137,6 +140,8 @@ impl<'a> TouchRun<'a> {
         let ready = match worker::ensure_session(self.shared, session, database) {
             Ok(ready) => ready,
             Err(failure) => {
+                // Each further attempt would wait for the server as long as this one.
+                self.is_given_up.store(true, Ordering::Relaxed);
                 self.check_crash(&failure);
                 return None;
             }
@@ -159,6 +164,10 @@ impl<'a> TouchRun<'a> {
             }
             _ => None,
         }
+    }
+
+    fn should_stop(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed) || self.shared.should_stop()
     }
 
     fn check_crash(&self, failure: &crate::dump::QueryFailure) {

@@ -417,3 +417,49 @@ fn keys_that_no_longer_fit_are_no_obstacle() {
         assert_eq!(table.pages.failed, 0, "{change}: {table:?}");
     }
 }
+
+/// Names that look like parts of a statement, an index with a column twice, one with another
+/// collation, and a cast that leaves a trace.
+const HOSTILE: &str = "
+    CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm;
+    CREATE TABLE traces (n int);
+    CREATE TYPE mood AS ENUM ('good', 'bad');
+    CREATE FUNCTION trace(mood) RETURNS text LANGUAGE sql VOLATILE AS
+        $$INSERT INTO traces VALUES (1); SELECT 'x'$$;
+    CREATE CAST (mood AS text) WITH FUNCTION trace(mood);
+    CREATE FUNCTION equal(varchar, varchar) RETURNS bool LANGUAGE sql VOLATILE AS
+        $$INSERT INTO traces VALUES (2); SELECT true$$;
+    CREATE OPERATOR = (FUNCTION = equal, LEFTARG = varchar, RIGHTARG = varchar);
+    CREATE TABLE \", (SELECT 1) FROM x --\" (pad text, \"{table}\" mood NOT NULL, \"{columns}\" varchar NOT NULL,
+        n int NOT NULL, PRIMARY KEY (\"{table}\", \"{columns}\"));
+    CREATE UNIQUE INDEX twice ON \", (SELECT 1) FROM x --\" (n, n);
+    CREATE INDEX other_order ON \", (SELECT 1) FROM x --\" (\"{columns}\" COLLATE \"C\");
+    INSERT INTO \", (SELECT 1) FROM x --\" SELECT repeat('p', 200),
+        (CASE WHEN i % 2 = 0 THEN 'good' ELSE 'bad' END)::mood, 'key ' || i, i FROM generate_series(1, 20000) i;
+    TRUNCATE traces";
+
+#[test]
+fn names_and_casts_of_users_are_not_executed() {
+    for major in [15, 18] {
+        let how = format!("hostile names on {major}");
+        let Some(mut cluster) = start(&how, Cluster::builder().major(major)) else { continue };
+        let here = target(&cluster, "postgres");
+        session(&here).query(HOSTILE).unwrap();
+        let source = DumpSource::PgBuffercache;
+        let options = DumpOptions { source, row_keys: true, known: None };
+        let dumped = dump::dump(&here, options).unwrap();
+        assert!(dumped.unnamed.is_empty(), "{:?}", dumped.unnamed);
+        let keys = dumped.image.relations.iter().find_map(|it| it.keys.as_ref()).unwrap();
+        assert_eq!(keys.columns, ["{table}", "{columns}"], "{major}");
+        assert_eq!(keys.rows[0].values, ["bad", "key 1"]);
+        session(&here).query("VACUUM FULL \", (SELECT 1) FROM x --\"").unwrap();
+        cluster.restart().unwrap();
+        let loaded = load(&dumped.image, &here, &LoadOptions::default());
+        check_sums(&loaded);
+        let table = outcome(&loaded, "public., (SELECT 1) FROM x --");
+        assert_eq!(table.pages.failed, 0, "{table:?}");
+        assert_eq!(loaded.share(), 1.0, "{major}: {:#?}", loaded.outcomes);
+        let traces = session(&here).one_value("SELECT count(*) FROM traces").unwrap();
+        assert_eq!(traces.as_deref(), Some("0"), "{major}");
+    }
+}

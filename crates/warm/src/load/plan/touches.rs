@@ -148,7 +148,7 @@ impl UsageDeficit {
                 continue;
             }
             for cached in &relation.forks {
-                let held = now.map_or(&[][..], |now| now.blocks(found.file, cached.fork));
+                let held = now.map(|now| now.blocks(found.file, cached.fork));
                 let mut targets = map_pages(cached, found, outcome.is_rewritten, held).pages;
                 if let Some(resident) = resident {
                     super::remove_resident(&mut targets, resident.blocks(found.file, cached.fork));
