@@ -242,7 +242,8 @@ fn summarize(
 ) -> HeatReport {
     let mut report = HeatReport { total: HeatShare::default(), databases: BTreeMap::new(), source };
     for relation in &image.relations {
-        let share = if is_unknown(relation.file) {
+        // A standby or a server after a crash cannot have pages of unlogged relations.
+        let share = if is_unknown(relation.file) || !relation.is_logged {
             HeatShare { unknown_pages: relation.page_count(), ..HeatShare::default() }
         } else {
             relation_share(relation, resident)

@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
@@ -153,7 +153,7 @@ fn read_fork_ahead(
             let segment = at / SEGMENT_BYTES;
             let stop = end.min((segment + 1) * SEGMENT_BYTES).min(at + REQUEST_BYTES);
             if open.as_ref().is_none_or(|(number, _)| *number != segment) {
-                let opened = File::open(segment_path(file, fork.fork, segment)).ok();
+                let opened = open_file(&segment_path(file, fork.fork, segment)).ok();
                 match opened {
                     Some(_) => sum.files += 1,
                     None => sum.missing += 1,
@@ -231,7 +231,7 @@ fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<
         }
         return Ok(());
     }
-    let file = File::open(path).map_err(failed("opened"))?;
+    let file = open_file(path).map_err(failed("opened"))?;
     // The kernel does not evict dirty pages, so they are written back first.
     file.sync_data().map_err(failed("written back"))?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(|errno| failed("evicted")(errno.into()))?;
@@ -370,6 +370,13 @@ fn numbered_entries(folder: &Path) -> Result<Vec<(PathBuf, u32)>, OsCacheError> 
     }
     found.sort();
     Ok(found)
+}
+
+/// Opens a file of a relation. Refuses others, such as a pipe, on which opening could wait.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::RDONLY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 #[cfg(test)]

@@ -198,7 +198,9 @@ pub const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 const QUERIED_TIMEOUT: Duration = Duration::from_secs(60);
 /// A measurement counts as fresh for this long.
 const FRESH: Duration = Duration::from_secs(10);
-/// Age at which a measurement no longer counts.
+/// A server is measured for at most one part in so many of the time.
+const PAUSE_FACTOR: u32 = 10;
+/// Age at which a measurement no longer counts, unless measuring takes long.
 const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(60);
 
 impl Default for ReadinessBoard {
@@ -294,7 +296,7 @@ impl ReadinessBoard {
 
     /// Records the result of a comparison that the daemon made itself.
     pub(crate) fn record(&self, name: &str, report: HeatReport) {
-        self.update(name, |entry| entry.record(Ok(report), Instant::now(), SystemTime::now()));
+        self.update(name, |entry| entry.record(Ok(report), Instant::now(), Duration::ZERO));
     }
 
     /// Returns the state of a server.

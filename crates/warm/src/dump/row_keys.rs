@@ -63,7 +63,7 @@ struct KeyedTable {
     rows: BTreeMap<u32, Vec<String>>,
 }
 
-/// A column of a key.
+/// A column of a unique key, and how its values are read from memory.
 struct KeyColumnLayout {
     name: String,
     /// Number of the column in the table, from 1.
@@ -350,8 +350,8 @@ WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384
 AND c.relfilenode = ANY ($1::oid[])
 ORDER BY c.oid, a.attnum";
 
-/// Returns a query for the first visible row of each page in `$1`, by a scan over a range of `ctid`.
-/// Values are converted by the output functions of their types, not by casts, which the owner of a
+/// Returns a query for the first visible row of each page in `$1`, by a scan over a range of
+/// `ctid`. Values are converted by the output functions of their types, not by casts, which the owner of a
 /// type can define.
 fn first_rows(table: &str, columns: &str) -> String {
     format!(

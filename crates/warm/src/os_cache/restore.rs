@@ -13,7 +13,6 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io,
     num::NonZeroU64,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -23,7 +22,8 @@ use std::{
 use rustix::fs::{Advice, fadvise};
 
 use super::{
-    DataDirLayout, FileGeometry, OsCacheError, REQUEST_BYTES, resident_pages, runs, segment_path,
+    DataDirLayout, FileGeometry, OsCacheError, REQUEST_BYTES, open_file, resident_pages, runs,
+    segment_path,
 };
 use crate::{
     image::{CacheImage, ForkBlocks, Relation},
@@ -187,7 +187,7 @@ impl FileRestore<'_> {
     /// pages that exist, and the number of requested bytes.
     fn request(&mut self, mut segment: SegmentBlocks) -> Option<(SegmentBlocks, u64)> {
         let all = segment.blocks.len() as u64;
-        let file = match open(&segment.path) {
+        let file = match open_file(&segment.path) {
             Ok(file) => file,
             Err(error) => {
                 self.report.missing += all;
@@ -224,7 +224,7 @@ impl FileRestore<'_> {
     /// Reads a segment's requested pages that are still not cached, or all of them if that is not
     /// visible. Errors do not matter: the pages count as not cached at the end.
     fn read_missing(&mut self, segment: &SegmentBlocks) {
-        if let Ok(file) = open(&segment.path) {
+        if let Ok(file) = open_file(&segment.path) {
             let page_bytes = u64::from(self.geometry.page_bytes);
             let missing = self.missing(segment, &file).unwrap_or_else(|| segment.blocks.clone());
             let mut buffer = vec![0; usize::try_from(REQUEST_BYTES).unwrap_or(1 << 17)];
@@ -260,20 +260,11 @@ impl FileRestore<'_> {
     }
 
     fn resident(&self, segment: &SegmentBlocks) -> Option<u64> {
-        let file = open(&segment.path).ok();
+        let file = open_file(&segment.path).ok();
         let missing = file.map_or(Some(segment.blocks.len()), |file| {
             self.missing(segment, &file).map(|missing| missing.len())
         });
         missing.map(|missing| (segment.blocks.len() - missing) as u64)
-    }
-}
-
-/// Opens a file of a relation. Refuses others, such as a pipe, on which opening could wait.
-fn open(path: &Path) -> io::Result<File> {
-    if std::fs::metadata(path)?.is_file() {
-        File::open(path)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{DataDirLayout, FileGeometry, OsCacheError, SegmentName, resident_pages};
+use super::{DataDirLayout, FileGeometry, OsCacheError, SegmentName, open_file, resident_pages};
 use crate::{
     autoprewarm,
     image::{
@@ -95,6 +94,8 @@ fn find_segments(
         let entries = match fs::read_dir(&folder.path) {
             // The database was dropped.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // A pipe, a folder.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => continue,
             entries => entries.map_err(failed)?,
         };
         for entry in entries {
@@ -125,7 +126,7 @@ fn cached_pages(
             let path = path.clone();
             move |source| OsCacheError { path, action, source }
         };
-        let file = match File::open(path) {
+        let file = match open_file(path) {
             // The relation was dropped.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file.map_err(failed("opened"))?,

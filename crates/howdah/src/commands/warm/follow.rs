@@ -66,12 +66,13 @@ pub(super) struct Args {
     #[arg(long)]
     discover: bool,
     /// Port of discovered standbys [default: that of the server they stream from]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", requires = "discover", conflicts_with = "discover_uri",
+          value_parser = clap::value_parser!(u16).range(1..))]
     discover_port: Option<u16>,
     /// Connection string of discovered standbys, with {host} for their host name or address, or
     /// {name} for their application_name [default: that of the server they stream from, with
     /// another host]
-    #[arg(long, value_name = "URI", value_parser = DiscoveryTemplate::new)]
+    #[arg(long, value_name = "URI", requires = "discover", value_parser = DiscoveryTemplate::new)]
     discover_uri: Option<DiscoveryTemplate>,
     /// Also load the standbys that the admin console of this pooler lists (howdah pool or
     /// PgBouncer); repeatable

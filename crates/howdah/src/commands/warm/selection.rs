@@ -59,7 +59,14 @@ impl SelectionArgs {
         if selection.is_everything() {
             return Ok(SelectedImage { image, not_selected: 0 });
         }
-        selection.select(&image).map_err(no_match)
+        let selected = selection.select(&image).map_err(no_match)?;
+        if selected.image.page_count() == 0 && selected.not_selected > 0 {
+            return Err(errors::with_hint(
+                errors::wrong_usage("the selection contains no page of the image"),
+                "each pattern matches something, but nothing matches all of them",
+            ));
+        }
+        Ok(selected)
     }
 }
 

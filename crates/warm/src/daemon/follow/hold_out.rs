@@ -146,6 +146,10 @@ enum BanEnd {
     Warm,
     TimeLimit,
     Shutdown,
+    /// No other replica is left.
+    LastOne,
+    /// The server is down, so the pooler must not call it up.
+    Down,
     /// The ban was lifted or replaced, by an administrator or the pooler.
     Elsewhere,
 }
@@ -156,6 +160,8 @@ impl BanEnd {
             Self::Warm => "warm",
             Self::TimeLimit => "time limit",
             Self::Shutdown => "shutdown",
+            Self::LastOne => "last one",
+            Self::Down => "down",
             Self::Elsewhere => "elsewhere",
         }
     }
@@ -242,9 +248,15 @@ impl BanningPooler {
             } else if is_warm {
                 self.console.unban(&ban.member)?;
                 self.end_ban(&server, BanEnd::Warm, metrics);
+            } else if standby.is_some_and(|standby| standby.state == WarmState::Unreachable) {
+                // Lifting it would also tell the pooler that the server is up.
+                self.end_ban(&server, BanEnd::Down, metrics);
             } else if ban.since.elapsed() >= max {
                 self.console.unban(&ban.member)?;
                 self.end_ban(&server, BanEnd::TimeLimit, metrics);
+            } else if !view.may_ban(&ban.member) {
+                self.console.unban(&ban.member)?;
+                self.end_ban(&server, BanEnd::LastOne, metrics);
             } else if ban.renewed_at.elapsed() >= RENEWAL_AGE {
                 self.ban(&server, &ban.member, Some(ban.since), &mut view)?;
             }
@@ -311,6 +323,17 @@ impl BanningPooler {
                     ?after,
                     "shutting down; replica is back in the pooler"
                 );
+            }
+            BanEnd::LastOne => {
+                tracing::warn!(
+                    pooler,
+                    server,
+                    ?after,
+                    "replica is back in the pooler, as the last one"
+                );
+            }
+            BanEnd::Down => {
+                tracing::info!(pooler, server, ?after, "replica is down; its ban ends by itself");
             }
             BanEnd::TimeLimit => {
                 self.exempt.insert(server.to_owned());

@@ -9,8 +9,8 @@ use howdah_connect::ConnectTarget;
 use parking_lot::Mutex;
 
 use super::{
-    BoardRole, DatabaseReadiness, MEASUREMENT_AGE_MAX, ReadinessQueryError, ServerReadiness,
-    WarmFloors, WarmState,
+    BoardRole, DatabaseReadiness, MEASUREMENT_AGE_MAX, PAUSE_FACTOR, ReadinessQueryError,
+    ServerReadiness, WarmFloors, WarmState,
 };
 use crate::{
     CacheImage,
@@ -49,6 +49,14 @@ struct Measurement {
     /// End of the measurement, by both clocks.
     at: Instant,
     at_time: SystemTime,
+    /// Age at which it no longer counts.
+    age_max: Duration,
+}
+
+impl Measurement {
+    fn is_too_old(&self, now: Instant) -> bool {
+        now.duration_since(self.at) > self.age_max
+    }
 }
 
 /// A measurement that failed.
@@ -100,15 +108,24 @@ impl BoardEntry {
         self.image.as_ref().map(|(image, _)| image)
     }
 
+    /// Records the result of a measurement, which ended at `at` and took so long. If the server
+    /// could not be measured although it runs, the last result counts until it is too old.
     pub(super) fn record(
         &mut self,
         result: Result<HeatReport, MeasureFailure>,
         at: Instant,
-        at_time: SystemTime,
+        took: Duration,
     ) {
         // `follow` connects to its servers only once per round, so a measurement may know better.
         self.is_up |= result.is_ok();
-        self.measurement = Some(Measurement { result, at, at_time });
+        let is_running = result.as_ref().is_err_and(|failure| !failure.is_unreachable);
+        let is_usable = |last: &Measurement| last.result.is_ok() && !last.is_too_old(at);
+        if is_running && self.measurement.as_ref().is_some_and(is_usable) {
+            return;
+        }
+        // The next result comes after a pause of several times as long.
+        let age_max = MEASUREMENT_AGE_MAX.max(took * (PAUSE_FACTOR + 2));
+        self.measurement = Some(Measurement { result, at, at_time: SystemTime::now(), age_max });
     }
 
     pub(super) fn report(&self) -> Option<&HeatReport> {
@@ -147,9 +164,7 @@ impl BoardEntry {
                 return because(WarmState::Unreachable, &failure.reason);
             }
             Some(Measurement { result: Err(failure), .. }) => failure.reason.clone(),
-            Some(Measurement { at, .. }) if now.duration_since(*at) > MEASUREMENT_AGE_MAX => {
-                "the last measurement is too old".to_owned()
-            }
+            Some(last) if last.is_too_old(now) => "the last measurement is too old".to_owned(),
             Some(Measurement { result: Ok(report), .. }) => match below_floor(report, floors) {
                 None => return (WarmState::Warm, None),
                 Some(reason) => reason,
@@ -164,7 +179,7 @@ impl BoardEntry {
     pub(super) fn deficit(&self, floors: &WarmFloors, now: Instant) -> Option<f64> {
         let last = self.measurement.as_ref()?;
         let report = last.result.as_ref().ok()?;
-        if now.duration_since(last.at) > MEASUREMENT_AGE_MAX {
+        if last.is_too_old(now) {
             return None;
         }
         let total = floors.all - report.total.heat_ratio()?;
@@ -196,10 +211,7 @@ impl BoardEntry {
             };
             // Only the shares of this database count. The other reasons concern all of them.
             let is_loading = self.role == BoardRole::Watched && self.is_loading;
-            let is_too_old = self
-                .measurement
-                .as_ref()
-                .is_some_and(|last| now.duration_since(last.at) > MEASUREMENT_AGE_MAX);
+            let is_too_old = self.measurement.as_ref().is_some_and(|last| last.is_too_old(now));
             if state != WarmState::Unreachable && !is_loading && !is_too_old {
                 (state, reason) = match (found.is_warm, self.is_loading) {
                     (true, _) => (WarmState::Warm, None),

@@ -3,11 +3,11 @@
 use std::{
     sync::Arc,
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use super::{
-    BoardContents, MEASURE_INTERVAL, QUERIED_TIMEOUT, ReadinessBoard,
+    BoardContents, MEASURE_INTERVAL, PAUSE_FACTOR, QUERIED_TIMEOUT, ReadinessBoard,
     entry::{BoardEntry, MeasureFailure},
 };
 use crate::{
@@ -19,8 +19,6 @@ use crate::{
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit for connecting, unless the connection string sets one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server is measured for at most one part in so many of the time.
-const PAUSE_FACTOR: u32 = 10;
 /// Interval at which the board is checked for due measurements, if nothing else wakes the thread.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -109,7 +107,7 @@ fn start_measurement(
             if entry.epoch == epoch {
                 let pause = ended.duration_since(now) * PAUSE_FACTOR;
                 entry.next_at = Some((now + MEASURE_INTERVAL).max(ended + pause));
-                entry.record(result, ended, SystemTime::now());
+                entry.record(result, ended, ended.duration_since(now));
             }
         });
         board.changed.notify_all();
@@ -117,9 +115,14 @@ fn start_measurement(
     entry.is_measuring = spawned.is_ok();
 }
 
+/// Whether the server is down. One that answers with an error, such as too many connections, runs,
+/// unless it is starting or stopping.
 fn is_unreachable(error: &DumpError) -> bool {
     match error {
-        DumpError::Server(QueryFailure::Connect(_)) | DumpError::ServerLost(_) => true,
+        DumpError::Server(QueryFailure::Connect(error)) => {
+            error.sqlstate().is_none_or(|code| code.starts_with("57P"))
+        }
+        DumpError::ServerLost(_) => true,
         DumpError::Server(QueryFailure::Query(error)) => error.is_fatal(),
         _ => false,
     }

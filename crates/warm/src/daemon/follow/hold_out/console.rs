@@ -192,6 +192,9 @@ impl ConsoleView {
     pub(super) fn may_ban(&self, member: &Endpoint) -> bool {
         let own = self.members.iter().filter(|row| row.endpoint == *member);
         own.into_iter().all(|row| {
+            if !row.is_replica {
+                return false;
+            }
             let others = || {
                 self.members
                     .iter()
