@@ -351,8 +351,10 @@ AND c.relfilenode = ANY ($1::oid[])
 ORDER BY c.oid, a.attnum";
 
 /// Returns a query for the first visible row of each page in `$1`, by a scan over a range of
-/// `ctid`. Values are converted by the output functions of their types, not by casts, which the owner of a
-/// type can define.
+/// `ctid`.
+///
+/// Values are converted by the output functions of their types, not by casts, which the owner of
+/// a type can define.
 fn first_rows(table: &str, columns: &str) -> String {
     format!(
         "SELECT b.block, r.* FROM unnest($1::int8[]) AS b(block)
