@@ -4,6 +4,7 @@
 //! lock, no work for the server), otherwise from the extension `pg_buffercache`. Names come from
 //! the catalogs of each database with pages in the cache.
 
+mod array_literal;
 mod by_sql;
 mod catalog_names;
 mod from_memory;
@@ -26,6 +27,7 @@ use crate::{
     os_cache::FileGeometry,
 };
 
+pub(crate) use array_literal::array;
 use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
 use row_keys::{KeyReader, TableKeys};

@@ -17,7 +17,9 @@ use std::{
 use howdah_connect::{Client, ConnectTarget};
 
 use crate::{
-    dump::{self, BufferScan, BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure},
+    dump::{
+        self, BufferScan, BufferSource, ClusterInfo, DumpError, DumpSource, QueryFailure, array,
+    },
     image::{CacheImage, Fork, ImageSource, Relation, RelationFile},
 };
 
@@ -207,12 +209,8 @@ fn existing_files(
     let reltablespace = |file: &RelationFile| {
         if tablespace == Some(file.tablespace) { 0 } else { file.tablespace }
     };
-    let array = |numbers: &mut dyn Iterator<Item = u32>| {
-        let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
-        format!("{{{}}}", numbers.join(","))
-    };
-    let tablespaces = array(&mut files.iter().map(reltablespace));
-    let filenodes = array(&mut files.iter().map(|file| file.filenode));
+    let tablespaces = array(files.iter().map(|file| reltablespace(file).to_string()));
+    let filenodes = array(files.iter().map(|file| file.filenode.to_string()));
     let results = client.query_with(
         "SELECT f.at FROM unnest($1::oid[], $2::oid[]) WITH ORDINALITY AS f(tablespace, file, at)
          WHERE pg_filenode_relation(f.tablespace, f.file) IS NOT NULL",

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use howdah_connect::Client;
 
-use super::{CatalogNames, QueryFailure, parse_number};
+use super::{CatalogNames, QueryFailure, array, parse_number};
 use crate::image::{Fork, QualifiedName, RelationFile, RelationName};
 
 /// Catalog data of a relation.
@@ -54,8 +54,7 @@ pub(super) fn query_names(
     oid: u32,
     files: &[RelationFile],
 ) -> Result<CatalogNames, QueryFailure> {
-    let numbers: Vec<_> = files.iter().map(|file| file.filenode.to_string()).collect();
-    let numbers = format!("{{{}}}", numbers.join(","));
+    let numbers = array(files.iter().map(|file| file.filenode.to_string()));
     let tablespace = default_tablespace.to_string();
     let is_shared = if oid == 0 { "true" } else { "false" };
     let values = [Some(&*numbers), Some(&*tablespace), Some(is_shared)];

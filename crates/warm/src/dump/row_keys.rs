@@ -19,7 +19,7 @@ use howdah_connect::Client;
 use howdah_inspect::{BufferDesc, BufferMap};
 
 use super::{
-    BufferContents, QueryFailure,
+    BufferContents, QueryFailure, array,
     heap_page::{self, AttributeLayout},
     key_value::KeyValueType,
     parse_number,
@@ -176,9 +176,8 @@ impl<'a> KeyReader<'a> {
             }
         }
         let is_known = |block: u32| table.rows.range(near(block)).next().is_some();
-        let blocks: Vec<_> =
-            table.blocks.iter().filter(|&&block| !is_known(block)).map(u32::to_string).collect();
-        let blocks = format!("{{{}}}", blocks.join(","));
+        let unknown = table.blocks.iter().filter(|&&block| !is_known(block));
+        let blocks = array(unknown.map(u32::to_string));
         let columns: Vec<_> = table.names().iter().map(|name| quoted(name)).collect();
         let sql = first_rows(&table.name, &columns.join(", "));
         client.query(TEXT_FORMATS)?;
@@ -279,8 +278,7 @@ fn query_tables(
     default_tablespace: u32,
     files: &[RelationFile],
 ) -> Result<BTreeMap<RelationFile, KeyedTable>, QueryFailure> {
-    let numbers: Vec<_> = files.iter().map(|file| file.filenode.to_string()).collect();
-    let numbers = format!("{{{}}}", numbers.join(","));
+    let numbers = array(files.iter().map(|file| file.filenode.to_string()));
     let is_utf8 = client.one_value("SHOW server_encoding")?.as_deref() == Some("UTF8");
     let result = client
         .query_with(KEYED_TABLES, &[Some(&numbers), Some(&default_tablespace.to_string())])?;

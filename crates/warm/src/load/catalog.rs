@@ -16,7 +16,7 @@ use super::{
     worker,
 };
 use crate::{
-    dump::{self, ClusterInfo, QueryFailure},
+    dump::{self, ClusterInfo, QueryFailure, array},
     image::{CacheImage, Fork, QualifiedName, Relation, RelationFile, RelationName},
 };
 
@@ -404,31 +404,4 @@ fn kind_without_storage(relkind: Option<&str>) -> Option<&'static str> {
         "c" => "composite type",
         _ => return None,
     })
-}
-
-/// Formats an array literal.
-pub(super) fn array<T: AsRef<str>>(items: impl Iterator<Item = T>) -> String {
-    let mut out = String::from("{");
-    for item in items {
-        if out.len() > 1 {
-            out.push(',');
-        }
-        out.push('"');
-        for char in item.as_ref().chars() {
-            if matches!(char, '"' | '\\') {
-                out.push('\\');
-            }
-            out.push(char);
-        }
-        out.push('"');
-    }
-    out.push('}');
-    out
-}
-
-#[test]
-fn array_literal_quotes_special_characters() {
-    let names = ["plain", "with,comma", "with\"quote", "back\\slash", "{}", "", "NULL"];
-    let expected = r#"{"plain","with,comma","with\"quote","back\\slash","{}","","NULL"}"#;
-    assert_eq!(array(names.into_iter()), expected);
 }

@@ -12,11 +12,8 @@
 //!   nearly all are. Inner pages outside the path to the first leaf are not loaded.
 //! - Free space maps, visibility maps and indexes of other kinds cannot be loaded.
 
-use super::{
-    catalog::array,
-    plan::{BlockRun, LoadChunk},
-};
-use crate::image::Fork;
+use super::plan::{BlockRun, LoadChunk};
+use crate::{dump::array, image::Fork};
 
 /// A method of loading pages into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

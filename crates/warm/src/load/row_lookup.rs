@@ -15,12 +15,12 @@ use howdah_connect::{Client, ConnectTarget};
 use super::{
     LoadObserver,
     block_mapping::{BlockMapping, EMPTY_TAIL_MAX, RowPages},
-    catalog::{self, CatalogLookup, LocatedRelation, RelationKind, array},
+    catalog::{self, CatalogLookup, LocatedRelation, RelationKind},
     report::RelationProblem,
     session, worker,
 };
 use crate::{
-    dump::{self, QueryFailure},
+    dump::{self, QueryFailure, array},
     image::{Fork, KeyedRow, Relation, RowKeys},
 };
 
